@@ -1,0 +1,62 @@
+"""The only reader of the environment. Each function's environment in template.yaml names what it uses."""
+
+import os
+
+
+class SettingMissingError(RuntimeError):
+    """A setting that this function needs is not in its environment."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"environment variable {name} is not set: add it to the function in template.yaml")
+
+
+def _required(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise SettingMissingError(name)
+    return value
+
+
+def table() -> str:
+    """Name of the one table."""
+    return _required("TABLE")
+
+
+def bucket() -> str:
+    """Name of the bucket for artifacts and the outbox."""
+    return _required("BUCKET")
+
+
+def topic() -> str:
+    """ARN of the topic that hears of jobs."""
+    return _required("TOPIC")
+
+
+def queue(name: str) -> str:
+    """URL of the queue of the function `name`, for example `enrich_record`."""
+    return _required(f"QUEUE_{name.upper()}")
+
+
+def retention() -> int:
+    """Seconds that everything but the head outlives the longest life of a job."""
+    return int(os.environ.get("RETENTION_DAYS", "30")) * 86_400
+
+
+def model_provider() -> str:
+    """`anthropic` (or any server that speaks the Messages API) or `bedrock`."""
+    return os.environ.get("MODEL_PROVIDER", "anthropic")
+
+
+def model_base_url() -> str | None:
+    """Base URL of a Messages API server; None is the provider's own."""
+    return os.environ.get("MODEL_BASE_URL") or os.environ.get("ANTHROPIC_BASE_URL") or None
+
+
+def model_key() -> str | None:
+    """An API key given directly, as on a developer's machine; deployed functions read a secret."""
+    return os.environ.get("ANTHROPIC_API_KEY") or None
+
+
+def model_key_secret() -> str:
+    """Name of the secret that holds the API key."""
+    return _required("MODEL_KEY_SECRET")
