@@ -7,7 +7,9 @@ class SettingMissingError(RuntimeError):
     """A setting that this function needs is not in its environment."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"environment variable {name} is not set: add it to the function in template.yaml")
+        super().__init__(
+            f"environment variable {name} is not set: add it to the function in template.yaml"
+        )
 
 
 def _required(name: str) -> str:
@@ -60,3 +62,13 @@ def model_key() -> str | None:
 def model_key_secret() -> str:
     """Name of the secret that holds the API key."""
     return _required("MODEL_KEY_SECRET")
+
+
+def model_longest_wait() -> float:
+    """Seconds. A provider that asks to come back later than that fails the work instead of parking it."""
+    return float(os.environ.get("MODEL_LONGEST_WAIT", "21600"))
+
+
+def bedrock_profile() -> str:
+    """Which inference profiles Bedrock calls go through: `global`, or a region's such as `us` or `eu`."""
+    return os.environ.get("BEDROCK_PROFILE", "global")

@@ -40,7 +40,9 @@ class ThrottledError(TransientError):
 
     reason = "throttled"
 
-    def __init__(self, detail: str | None = None, *, wait: float, reason: str | None = None) -> None:
+    def __init__(
+        self, detail: str | None = None, *, wait: float, reason: str | None = None
+    ) -> None:
         """`wait` is in seconds from now."""
         super().__init__(detail, reason=reason)
         self.wait = wait

@@ -1,0 +1,89 @@
+"""ask: one question to an agent, one request, one value.
+
+It writes down the call before and after it, and knows nothing of queues, retries or fallbacks.
+"""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from stafette import clock
+from stafette.agent import cost, definition, model
+from stafette.agent.answer import cleaned, output_format, read
+from stafette.aws import calls
+from stafette.core.errors import StafetteError
+from stafette.core.run import Run
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def ask(run: Run, *, agent: str, about: str, answer: type[T]) -> T:
+    """Asks an agent about a text and returns its answer as a value.
+
+    Args:
+        run: on whose behalf; the call ends before its invocation does.
+        agent: the name of a file in `agents/`.
+        about: what the agent is to work on. Data: the instructions are in the agent's file.
+        answer: the pydantic model that the answer must fit.
+
+    Raises:
+        ThrottledError: the provider asks to come back later; `wait` says when.
+        TransientError: time, connection, the provider's own failure, or an answer that does not fit.
+        PermanentError: refused, cut off, or a request that can never succeed.
+        DefinitionError: there is no such agent.
+    """
+    asked = definition.load(agent)
+    price = cost.price(asked.model)
+    output = output_format(answer)
+    seconds = model.seconds_for_call(run.ends)
+
+    call = calls.Call(
+        n=calls.number(run),
+        agent=asked.name,
+        model=asked.model,
+        provider=model.provider(),
+        why="ask",
+        began=clock.now(),
+        prices=cost.VERSION,
+    )
+    calls.begin(run, call)
+    try:
+        reply = model.send(
+            asked, [{"role": "user", "content": cleaned(about)}], seconds=seconds, output=output
+        )
+        call = _answered(call, reply, price)
+        value = read(reply.message, answer)
+    except Exception as exc:
+        reason = exc.reason if isinstance(exc, StafetteError) else "bug"
+        calls.settle(run, _failed(call, reason))
+        raise
+    calls.settle(run, replace(call, outcome="ok"))
+    return value
+
+
+def _answered(call: calls.Call, reply: model.Reply, price: cost.Price) -> calls.Call:
+    tokens = cost.Tokens.from_usage(reply.message.usage)
+    return replace(
+        call,
+        provider="offline" if reply.offline else call.provider,
+        latency_ms=_since(call),
+        input=tokens.input,
+        output=tokens.output,
+        cache_read=tokens.cache_read,
+        cache_write=tokens.cache_write,
+        cost_micro=cost.micro(tokens, price),
+        usage_incomplete=False,
+    )
+
+
+def _failed(call: calls.Call, reason: str) -> calls.Call:
+    """A call that came to nothing. Its usage stays unknown only where the provider may have done the work."""
+    unknown = call.usage_incomplete and reason in model.UNKNOWN_USAGE
+    return replace(
+        call, outcome=reason, usage_incomplete=unknown, latency_ms=call.latency_ms or _since(call)
+    )
+
+
+def _since(call: calls.Call) -> int:
+    return round((clock.now() - call.began) * 1000)

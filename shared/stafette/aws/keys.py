@@ -1,0 +1,74 @@
+"""The schema of the one table: every key that is ever written (ARCHITECTURE.md has the page with the attributes)."""
+
+from hashlib import sha256
+
+from stafette.core.joins import range_of
+from stafette.core.run import Run
+
+Key = tuple[str, str]
+
+# Rows of the two sparse indexes are spread over so many partitions that none is hot.
+SHARDS = 8
+
+
+def shard(of: str) -> int:
+    """The index shard of an id: stable for ever."""
+    return sha256(of.encode()).digest()[0] % SHARDS
+
+
+def job(job_id: str) -> str:
+    """Partition of a job."""
+    return f"JOB#{job_id}"
+
+
+def head(job_id: str) -> Key:
+    """The head of a job."""
+    return job(job_id), "JOB"
+
+
+def result(job_id: str, handoff: str, attempt: int) -> Key:
+    """What one attempt at one handoff came to."""
+    return job(job_id), f"RESULT#{handoff}#{attempt:04d}"
+
+
+def event(job_id: str, handoff: str, n: int) -> Key:
+    """Entry n, from 1, of the journal of a handoff."""
+    return job(job_id), f"EVENT#{handoff}#{n:04d}"
+
+
+def parts(job_id: str, split: str, range_no: int) -> str:
+    """Partition of one range of a fan-out: its parts, its shard of the join, its model calls."""
+    return f"{job(job_id)}#{split}#{range_no:03d}"
+
+
+def part(job_id: str, split: str, index: int) -> Key:
+    """One part, by its position from 0."""
+    return parts(job_id, split, range_of(index)), f"PART#{index:05d}"
+
+
+def join_shard(job_id: str, split: str, range_no: int) -> Key:
+    """The counter of one range and the memory of who was counted."""
+    return parts(job_id, split, range_no), "JOIN"
+
+
+def join(job_id: str, split: str) -> Key:
+    """The counter of the ranges that are full."""
+    return f"{job(job_id)}#{split}", "JOIN"
+
+
+def call(run: Run, n: int) -> Key:
+    """Model call n, from 1, of one attempt; beside the part that made it, or beside the head."""
+    pk = job(run.job_id)
+    if run.part is not None:
+        pk = parts(run.job_id, run.handoff.split(":")[0], range_of(run.part))
+    return pk, f"CALL#{run.handoff}#{run.attempt:04d}#{n:03d}"
+
+
+def effect(job_id: str, name: str) -> Key:
+    """The one record of an effect. No module or function name in it: a refactoring must not repeat an effect."""
+    return job(job_id), f"EFFECT#{name}"
+
+
+def dead(record_id: str) -> Key:
+    """A body that nobody could take."""
+    return f"DEAD#{record_id}", "DEAD"

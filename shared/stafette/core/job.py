@@ -1,0 +1,138 @@
+"""The head of a job: where it is, who works on it, and what has won. Under 1 KB, so that a write is one unit."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from stafette.core.messages import trace_id
+
+VERSION = 1
+# A claim is counted as a failure until its work says otherwise, so a killed worker counts without a write.
+MOST_FAILURES = 5
+# Seconds that a job may take in all; sweep then ends it.
+DEADLINE = 86_400
+# Seconds after which a job that has not moved is looked at; doubled each time.
+FIRST_LOOK = 900
+# Seconds that the longest job may live: everything but the head is kept so long, plus the retention.
+LONGEST_LIFE = 14 * 86_400
+
+
+class Status(StrEnum):
+    """Of a job, whatever stage it is at."""
+
+    ACTIVE = "active"
+    BLOCKED = "blocked"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens unless a person reopens the job."""
+        return self in (Status.DONE, Status.FAILED, Status.CANCELLED)
+
+
+class Lease(BaseModel):
+    """Who may work on something, and since how often. A job and a part of a fan-out are leased alike."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    attempt: int = 0
+    failures: int = 0
+    owner: str | None = None
+    lease: float = 0
+    not_before: float = 0
+    wake: int = 0
+
+
+class Head(Lease):
+    """A job.
+
+    Attributes:
+        stage: the last stage completed.
+        next: the function that the job waits for.
+        handoff: the id of the work that the job waits for.
+        last: the handoff that brought it to this stage.
+        won: the winning attempt of each handoff that is finished.
+        parts: how many parts a fan-out has, while the job waits for its join.
+        over: the function that works the parts.
+        generation: raised when a failed job is reopened.
+    """
+
+    v: int = VERSION
+    job_id: str
+    tenant: str
+    flow: str
+    stage: str
+    status: Status
+    next: str | None = None
+    handoff: str | None = None
+    last: str
+    won: dict[str, int]
+    parts: int | None = None
+    over: str | None = None
+    generation: int = 0
+    reason: str | None = None
+    detail: str | None = None
+    fingerprint: str
+    created: float
+    moved: float
+    deadline: float
+    due: float | None = None
+    look: float = FIRST_LOOK
+
+    @property
+    def trace_id(self) -> str:
+        """The trace of the job."""
+        return trace_id(self.job_id)
+
+    @classmethod
+    def from_item(cls, item: dict[str, Any]) -> "Head":
+        """A head as the table gives it."""
+        return cls.model_validate(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a finished piece of work makes of its job.
+
+    Attributes:
+        stage: the stage that is completed by it.
+        model: the name under which later stages take its value.
+        value: the value, as JSON has it; of a split, the list of parts.
+        next: the function that goes on; None ends the job.
+        handoff: the id of that function's work.
+        flow: set by routing.
+        over: the function that works the parts, if the value is a list of parts.
+        notice: attributes of a side message.
+    """
+
+    stage: str
+    model: str
+    value: Any
+    next: str | None = None
+    handoff: str | None = None
+    flow: str | None = None
+    over: str | None = None
+    notice: dict[str, str] | None = None
+
+    @property
+    def parts(self) -> list[Any] | None:
+        """The parts that the value splits the work into."""
+        return self.value if self.over is not None else None
+
+
+class Part(Lease):
+    """One part of a fan-out; `result` (JSON) or `reason` is there once it has ended."""
+
+    index: int
+    result: str | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the part has a result, be it a failure."""
+        return self.result is not None or self.reason is not None
