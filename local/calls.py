@@ -41,7 +41,9 @@ class Calls:
 
     keep: bool = True
     made: list[Call] = field(default_factory=list)
-    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # function, service, operation
+    counts: Counter[tuple[str, str, str]] = field(
+        default_factory=Counter
+    )  # function, service, operation
     _observers: list[Observer] = field(default_factory=list)
     _number: int = 0
     _lock: Lock = field(default_factory=Lock)
@@ -54,7 +56,7 @@ class Calls:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While open, the calls of every client of this process that are made inside an invocation are seen."""
-        send = BaseClient._make_api_call
+        send = BaseClient._make_api_call  # type: ignore[attr-defined]
 
         def watched(client: BaseClient, operation: str, parameters: dict[str, Any]) -> Any:
             if running.get() is None:
@@ -64,7 +66,9 @@ class Calls:
         with patch.object(BaseClient, "_make_api_call", watched):
             yield
 
-    def _watch(self, client: BaseClient, operation: str, parameters: dict[str, Any], send: Any) -> Any:
+    def _watch(
+        self, client: BaseClient, operation: str, parameters: dict[str, Any], send: Any
+    ) -> Any:
         call = self._new(client.meta.service_model.service_name, operation, parameters)
         self._tell("before", call)
         with self._lock:
@@ -86,8 +90,15 @@ class Calls:
         with self._lock:
             self._number += 1
             number = self._number
-        return Call(service, operation, invocation.function.name, invocation.request_id, number, parameters)
+        return Call(
+            service, operation, invocation.function.name, invocation.request_id, number, parameters
+        )
 
     def _tell(self, phase: Phase, call: Call) -> None:
-        for observer in tuple(self._observers):
-            observer(phase, call)
+        # What an observer does is not the function's doing: its own calls are not seen.
+        token = running.set(None)
+        try:
+            for observer in tuple(self._observers):
+                observer(phase, call)
+        finally:
+            running.reset(token)

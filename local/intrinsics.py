@@ -81,7 +81,9 @@ class Intrinsics:
             "Fn::Sub": self._sub,
             "Fn::Join": lambda argument: argument[0].join(map(_text, self.resolve(argument[1]))),
             "Fn::Split": lambda argument: _text(self.resolve(argument[1])).split(argument[0]),
-            "Fn::Select": lambda argument: self.resolve(argument[1])[int(self.resolve(argument[0]))],
+            "Fn::Select": lambda argument: self.resolve(argument[1])[
+                int(self.resolve(argument[0]))
+            ],
             "Fn::If": lambda argument: self.resolve(argument[1 if self.holds(argument[0]) else 2]),
             "Fn::FindInMap": self._find_in_map,
         }

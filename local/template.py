@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from samtranslator.parser.parser import Parser
-from samtranslator.translator.translator import Translator
-from samtranslator.yaml_helper import yaml_parse
+from samtranslator.parser.parser import Parser  # type: ignore[import-untyped]
+from samtranslator.translator.translator import Translator  # type: ignore[import-untyped]
+from samtranslator.yaml_helper import yaml_parse  # type: ignore[import-untyped]
 
 from local.intrinsics import Identity, Intrinsics, TemplateError
 
@@ -129,7 +129,9 @@ def load(path: Path, parameters: Mapping[str, Any] | None = None) -> Template:
 @lru_cache(maxsize=16)
 def _load(text: str, root: Path, given: tuple[tuple[str, Any], ...]) -> Template:
     document: dict[str, Any] = yaml_parse(text)
-    parameters = {name: spec.get("Default", "") for name, spec in document.get("Parameters", {}).items()}
+    parameters = {
+        name: spec.get("Default", "") for name, spec in document.get("Parameters", {}).items()
+    }
     code = _take_code_places(document)
     translated = _translate(document, parameters | dict(given))
     return _Reader(translated, parameters | dict(given), root, code).template()
@@ -140,9 +142,10 @@ def _take_code_places(document: dict[str, Any]) -> dict[str, str]:
     shared = document.get("Globals", {}).get("Function", {}).pop("CodeUri", None)
     places = {}
     for logical_id, resource in document["Resources"].items():
-        key = {"AWS::Serverless::Function": "CodeUri", "AWS::Serverless::LayerVersion": "ContentUri"}.get(
-            resource["Type"]
-        )
+        key = {
+            "AWS::Serverless::Function": "CodeUri",
+            "AWS::Serverless::LayerVersion": "ContentUri",
+        }.get(resource["Type"])
         if key:
             properties = resource.setdefault("Properties", {})
             places[logical_id] = properties.get(key, shared or ".")
@@ -151,7 +154,9 @@ def _take_code_places(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _translate(document: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    session = boto3.Session(region_name=REGION, aws_access_key_id="local", aws_secret_access_key="local")
+    session = boto3.Session(
+        region_name=REGION, aws_access_key_id="local", aws_secret_access_key="local"
+    )
     # No managed policies by name: roles are not played, and looking names up would ask IAM.
     translator = Translator({}, Parser(), boto_session=session)
     translated: dict[str, Any] = translator.translate(deepcopy(document), dict(parameters))
@@ -167,11 +172,14 @@ class _Reader:
     _known: dict[str, Identity] = field(default_factory=dict)
 
     def template(self) -> Template:
-        functions = {key: self._function(key, value) for key, value in self._each("AWS::Lambda::Function")}
+        functions = {
+            key: self._function(key, value) for key, value in self._each("AWS::Lambda::Function")
+        }
         by_arn = {function.arn: key for key, function in functions.items()}
         queues = {key: self._queue(key, value) for key, value in self._each("AWS::SQS::Queue")}
         sources = [
-            self._source(value, queues) for _, value in self._each("AWS::Lambda::EventSourceMapping")
+            self._source(value, queues)
+            for _, value in self._each("AWS::Lambda::EventSourceMapping")
         ]
         return Template(
             queues=queues,
@@ -179,7 +187,10 @@ class _Reader:
                 key: Table(key, self._identity(key).ref, value)
                 for key, value in self._each("AWS::DynamoDB::Table")
             },
-            buckets={key: Bucket(key, self._identity(key).ref) for key, _ in self._each("AWS::S3::Bucket")},
+            buckets={
+                key: Bucket(key, self._identity(key).ref)
+                for key, _ in self._each("AWS::S3::Bucket")
+            },
             topics={
                 key: Topic(key, self._attribute(key, "TopicName"), self._identity(key).ref)
                 for key, _ in self._each("AWS::SNS::Topic")
@@ -187,7 +198,9 @@ class _Reader:
             functions=functions,
             sources=tuple(source for source in sources if source),
             schedules=tuple(self._schedules(by_arn)),
-            layers=tuple(self.root / place for key, place in self.code.items() if key not in functions),
+            layers=tuple(
+                self.root / place for key, place in self.code.items() if key not in functions
+            ),
             outputs={
                 key: str(self.intrinsics.resolve(value["Value"]))
                 for key, value in self.document.get("Outputs", {}).items()
@@ -239,7 +252,9 @@ class _Reader:
                 return Identity(url, {"Arn": arn, "QueueName": queue, "QueueUrl": url})
             case "AWS::DynamoDB::Table":
                 table = name("TableName")
-                return Identity(table, {"Arn": f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}"})
+                return Identity(
+                    table, {"Arn": f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}"}
+                )
             case "AWS::S3::Bucket":
                 bucket = name("BucketName").lower()
                 return Identity(bucket, {"Arn": f"arn:aws:s3:::{bucket}"})
@@ -249,7 +264,9 @@ class _Reader:
                 return Identity(arn, {"TopicArn": arn, "TopicName": topic})
             case "AWS::Lambda::Function":
                 function = name("FunctionName")
-                return Identity(function, {"Arn": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function}"})
+                return Identity(
+                    function, {"Arn": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function}"}
+                )
         own = f"{STACK}-{logical_id}"
         return Identity(own, {"Arn": f"arn:aws:local:{REGION}:{ACCOUNT}:{own}"})
 
@@ -292,7 +309,9 @@ class _Reader:
             reserved=properties.get("ReservedConcurrentExecutions"),
         )
 
-    def _source(self, properties: dict[str, Any], queues: Mapping[str, Queue]) -> EventSource | None:
+    def _source(
+        self, properties: dict[str, Any], queues: Mapping[str, Queue]
+    ) -> EventSource | None:
         if "FilterCriteria" in properties:
             raise TemplateError("event filters are not played")
         if properties.get("Enabled") is False:
@@ -302,7 +321,9 @@ class _Reader:
         try:
             queue = by_arn[properties["EventSourceArn"]]
         except KeyError:
-            raise TemplateError(f"not a queue of this template: {properties['EventSourceArn']}") from None
+            raise TemplateError(
+                f"not a queue of this template: {properties['EventSourceArn']}"
+            ) from None
         return EventSource(
             function=by_name[properties["FunctionName"]],
             queue=queue,

@@ -13,6 +13,7 @@ from anthropic import transform_schema
 from anthropic.types import Message, OutputConfigParam
 from pydantic import BaseModel, ValidationError
 
+from stafette.core.body import whole_text
 from stafette.core.errors import PermanentError, TransientError
 
 T = TypeVar("T", bound=BaseModel)
@@ -72,7 +73,7 @@ def check_stop(message: Message) -> None:
 def cleaned(value: Any) -> Any:
     """The same JSON value with every unpaired surrogate replaced by U+FFFD; pairs become one character."""
     if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return whole_text(value)
     if isinstance(value, list):
         return [cleaned(item) for item in value]
     if isinstance(value, dict):

@@ -9,9 +9,10 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from stafette import clock
-from stafette.agent import cost, definition, model
-from stafette.agent.answer import cleaned, output_format, read
+from stafette.agent import cost, definition, failures, model
+from stafette.agent.answer import output_format, read
 from stafette.aws import calls
+from stafette.core.body import whole_text
 from stafette.core.errors import StafetteError
 from stafette.core.run import Run
 
@@ -50,7 +51,7 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T]) -> T:
     calls.begin(run, call)
     try:
         reply = model.send(
-            asked, [{"role": "user", "content": cleaned(about)}], seconds=seconds, output=output
+            asked, [{"role": "user", "content": whole_text(about)}], seconds=seconds, output=output
         )
         call = _answered(call, reply, price)
         value = read(reply.message, answer)
@@ -79,7 +80,7 @@ def _answered(call: calls.Call, reply: model.Reply, price: cost.Price) -> calls.
 
 def _failed(call: calls.Call, reason: str) -> calls.Call:
     """A call that came to nothing. Its usage stays unknown only where the provider may have done the work."""
-    unknown = call.usage_incomplete and reason in model.UNKNOWN_USAGE
+    unknown = call.usage_incomplete and reason in failures.UNKNOWN_USAGE
     return replace(
         call, outcome=reason, usage_incomplete=unknown, latency_ms=call.latency_ms or _since(call)
     )

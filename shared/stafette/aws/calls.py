@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import count
 
-from stafette import settings
 from stafette.aws import keys, table
+from stafette.aws.store import expires
 from stafette.core.run import Run
 
 BEGUN = "begun"
@@ -56,14 +56,13 @@ def number(run: Run) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _numbers(run: Run) -> Iterator[int]:
+def _numbers(_run: Run) -> Iterator[int]:
     return count(1)
 
 
 def begin(run: Run, call: Call) -> None:
     """Records a call that is about to be made."""
-    expires = int(call.began) + settings.retention()
-    table.put(keys.call(run, call.n), {**asdict(call), "expires": expires})
+    table.put(keys.call(run, call.n), {**asdict(call), "expires": expires()})
 
 
 def settle(run: Run, call: Call) -> None:

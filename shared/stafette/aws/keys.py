@@ -11,9 +11,9 @@ Key = tuple[str, str]
 SHARDS = 8
 
 
-def shard(of: str) -> int:
-    """The index shard of an id: stable for ever."""
-    return sha256(of.encode()).digest()[0] % SHARDS
+def index_shard(kind: str, of: str) -> str:
+    """The partition of a sparse index that an id belongs to: stable for ever."""
+    return f"{kind}#{sha256(of.encode()).digest()[0] % SHARDS}"
 
 
 def job(job_id: str) -> str:

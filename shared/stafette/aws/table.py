@@ -110,7 +110,7 @@ def get(key: Key) -> Item | None:
 
 def query(pk: str, prefix: str = "") -> Iterator[Item]:
     """The items of a partition whose sort key starts with `prefix`, in order, one page in memory at a time."""
-    condition = KeyCondition("pk").eq(pk)
+    condition: ConditionBase = KeyCondition("pk").eq(pk)
     if prefix:
         condition = condition & KeyCondition("sk").begins_with(prefix)
     return _pages(condition, ConsistentRead=True)

@@ -99,4 +99,11 @@ def _is_service_test(value: dict[str, Any]) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return "null" if value is None else {list: "an array", str: "text"}.get(type(value), "a number")
+    match value:
+        case None:
+            return "null"
+        case list():
+            return "an array"
+        case str():
+            return "text"
+    return "a number or a truth value"

@@ -62,7 +62,7 @@ def follow_ups(
         parts: the list of a fan-out, from the winning result of its split.
         notice: attributes of a side message that the winning result asks for.
     """
-    first = (journal_of(head), *_told(head, notice))
+    first: tuple[Action, ...] = (journal_of(head), *_told(head, notice))
     if head.status.ended:
         return (*first, Send(_notice(head, "ended", head.generation, {})))
     return (*first, *moving(head, now, inputs, parts))

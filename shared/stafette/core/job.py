@@ -125,14 +125,13 @@ class Move:
 
 
 class Part(Lease):
-    """One part of a fan-out; `result` (JSON) or `reason` is there once it has ended."""
+    """One part of a fan-out; it has ended when it is `done` or there is a `reason` why not."""
 
     index: int
-    result: str | None = None
+    done: bool = False
     reason: str | None = None
-    detail: str | None = None
 
     @property
     def ended(self) -> bool:
         """Whether the part has a result, be it a failure."""
-        return self.result is not None or self.reason is not None
+        return self.done or self.reason is not None

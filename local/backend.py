@@ -1,0 +1,255 @@
+"""moto, made to behave as AWS does where it matters here. The only module that knows moto's insides.
+
+* One call at a time: concurrent updates are not atomic in moto.
+* Our clock is its clock.
+* Receives are counted per queue for redrive (moto would pass a message straight on from a dead-letter queue that has
+  one of its own), a moved message names the queue it came from, and what outlived its retention is gone.
+* An old receipt handle deletes nothing: the message belongs to whoever received it last.
+"""
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import moto.core.utils
+import moto.dynamodb.models.table
+import moto.s3.models
+import moto.sns.models
+import moto.sqs.models
+from moto import mock_aws
+from moto.core.models import botocore_stubber
+from moto.sqs.exceptions import ReceiptHandleIsInvalid
+from moto.sqs.models import Message, SQSBackend, sqs_backends
+from moto.sqs.models import Queue as MotoQueue
+
+from local.clock import Clock, RealClock, naive_utc
+from local.template import ACCOUNT, REGION, Queue
+
+_CLOCKS = (moto.core.utils, moto.dynamodb.models.table, moto.s3.models, moto.sns.models)
+# A message is visible strictly after its moment, and moments are milliseconds.
+_TICK = 0.001
+# Powertools reads the time by itself, through the module that it imported as `dt`.
+_POWERTOOLS = (
+    "aws_lambda_powertools.utilities.idempotency.base",
+    "aws_lambda_powertools.utilities.idempotency.persistence.base",
+    "aws_lambda_powertools.utilities.idempotency.persistence.datarecord",
+    "aws_lambda_powertools.utilities.idempotency.persistence.dynamodb",
+)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message that is still on a queue."""
+
+    message_id: str
+    body: str
+    state: str  # visible, in flight, delayed
+    received: int
+    until: float  # when it can be received, seconds since the epoch
+
+
+class Backend:
+    """moto within this process. `changed` tells that a message came or changed its visibility."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Starts moto empty, and at the end leaves nothing behind."""
+        with ExitStack() as stack:
+            stack.enter_context(mock_aws())
+            for target, name, value in self._replacements():
+                stack.enter_context(patch.object(target, name, value))
+            yield
+
+    # --- what the event source mappings use: straight to the queues, which is neither slow nor counted -------------
+
+    def receive(self, queue: Queue, count: int) -> list[Message]:
+        """Up to `count` messages, each now in flight."""
+        with self.lock:
+            taken: list[Message] = []
+            visibility = int(queue.attributes.get("VisibilityTimeout", 30))
+            while len(taken) < count:  # ReceiveMessage gives ten at most
+                some = self._sqs.receive_message(
+                    queue.name, min(10, count - len(taken)), 0, visibility, ["All"]
+                )
+                if not some:
+                    break
+                taken += some
+            return taken
+
+    def delete(self, queue: Queue, messages: list[Message]) -> None:
+        """As DeleteMessageBatch: those that others have received since stay."""
+        with self.lock:
+            receipts = [
+                {"Id": str(n), "ReceiptHandle": m.receipt_handle} for n, m in enumerate(messages)
+            ]
+            self._sqs.delete_message_batch(queue.name, receipts)
+
+    def settle(self, queue: Queue) -> None:
+        """Moves on what was received too often, as the next receive would."""
+        with self.lock:
+            _settle(self._queue(queue), self.clock.now())
+
+    def deliverable(self, queue: Queue) -> int:
+        """How many messages a receive would find now, after what is used up has moved on."""
+        with self.lock:
+            held = self._queue(queue)
+            _settle(held, self.clock.now())
+            ready = held.messages
+            if held.fifo_queue:
+                busy = {m.group_id for m in held._messages if not m.visible}
+                ready = [m for m in ready if m.group_id not in busy]
+            return len(ready)
+
+    def count(self, queue: Queue) -> int:
+        """How many messages are on the queue, in whatever state."""
+        return len(self._queue(queue)._messages)
+
+    def next_moment(self, queue: Queue) -> float | None:
+        """When the next message that cannot be received now can be."""
+        with self.lock:
+            now = self.clock.now()
+            moments = (_until(message) for message in self._queue(queue)._messages)
+            return min((moment for moment in moments if moment > now), default=None)
+
+    def reorder(self, queue: Queue, shuffle: Any) -> None:
+        """Puts the messages of a standard queue, which promises no order, in another one."""
+        with self.lock:
+            held = self._queue(queue)
+            if not held.fifo_queue:
+                shuffle(held._messages)
+
+    def waiting(self, queue: Queue) -> list[Waiting]:
+        """What is on the queue, without receiving it."""
+        with self.lock:
+            return [
+                Waiting(m.id, m.body, _state(m), m.approximate_receive_count, _until(m))
+                for m in self._queue(queue)._messages
+            ]
+
+    @property
+    def _sqs(self) -> SQSBackend:
+        return sqs_backends[ACCOUNT][REGION]
+
+    def _queue(self, queue: Queue) -> MotoQueue:
+        return self._sqs.queues[queue.name]
+
+    # --- what is put in moto's place -----------------------------------------------------------------------------
+
+    def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        process, receive, add = (
+            botocore_stubber.process_request,
+            SQSBackend.receive_message,
+            MotoQueue.add_message,
+        )
+        change = SQSBackend.change_message_visibility
+        real = isinstance(self.clock, RealClock)
+
+        def one_at_a_time(request: Any) -> Any:
+            with self.lock:
+                return process(request)
+
+        def settled_receive(
+            sqs: SQSBackend,
+            queue_name: str,
+            count: int,
+            wait: int,
+            visibility: int,
+            names: Any = None,
+        ) -> list[Message]:
+            queue = sqs.get_queue(queue_name)
+            _settle(queue, self.clock.now())
+            # Where time stands still nothing can arrive during a long poll.
+            with patch.object(queue, "dead_letter_queue", None):
+                return receive(sqs, queue_name, count, wait if real else 0, visibility, names)
+
+        def telling_add(queue: MotoQueue, message: Message) -> None:
+            add(queue, message)
+            self.changed.notify_all()
+
+        def telling_change(
+            sqs: SQSBackend, queue_name: str, receipt_handle: str, visibility_timeout: int
+        ) -> None:
+            change(sqs, queue_name, receipt_handle, visibility_timeout)
+            self.changed.notify_all()
+
+        yield botocore_stubber, "process_request", one_at_a_time
+        for module in _CLOCKS:
+            yield module, "utcnow", lambda: naive_utc(self.clock.now())
+        if not real:
+            for name in _POWERTOOLS:
+                yield import_module(name), "dt", _datetime_on(self.clock)
+        yield moto.sqs.models, "unix_time", self.clock.now
+        yield moto.sqs.models, "unix_time_millis", lambda: self.clock.now() * 1000
+        yield SQSBackend, "receive_message", settled_receive
+        yield SQSBackend, "change_message_visibility", telling_change
+        yield SQSBackend, "is_message_valid_based_on_retention_period", lambda *_: True
+        yield MotoQueue, "add_message", telling_add
+        yield MotoQueue, "delete_message", _delete
+        # A long poll lets go of the lock while it waits.
+        yield MotoQueue, "wait_for_messages", lambda _, timeout: self.changed.wait(timeout)
+
+
+def _datetime_on(clock: Clock) -> SimpleNamespace:
+    class Datetime(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> "Datetime":
+            return cls.fromtimestamp(clock.now(), tz)
+
+    return SimpleNamespace(datetime=Datetime, timedelta=dt.timedelta)
+
+
+def _settle(queue: Any, now: float) -> None:
+    """Moves on what was received too often, and drops what outlived its retention."""
+    limit = queue.redrive_policy["maxReceiveCount"] if queue.dead_letter_queue else None
+    moved = []
+    for message in tuple(queue._messages):
+        if message.sent_timestamp / 1000 + queue.message_retention_period <= now:
+            moved.append((message, None))
+            continue
+        # AWS reports receives across all queues, but redrives by those on this one.
+        here = message.approximate_receive_count - getattr(message, "carried", 0)
+        if limit and message.visible and not message.delayed and here >= limit:
+            moved.append((message, queue.dead_letter_queue))
+    for message, target in moved:
+        queue._messages.remove(message)
+        queue._pending_messages.discard(message)
+        if target is not None:
+            message.carried = message.approximate_receive_count
+            message.source_arn = queue.queue_arn
+            target.add_message(message)
+
+
+def _delete(queue: MotoQueue, receipt_handle: str) -> None:
+    for place, message in enumerate(queue._messages):
+        if message.receipt_handle == receipt_handle:
+            del queue._messages[place]
+            queue.pending_messages.discard(message)
+            queue.deleted_messages.update(
+                handle for handle in message.all_receipt_handles if handle
+            )
+            return
+        if message.had_receipt_handle(receipt_handle):
+            return
+    if receipt_handle not in queue.deleted_messages:
+        raise ReceiptHandleIsInvalid
+
+
+def _until(message: Message) -> float:
+    return max(message.visible_at, message.delayed_until) / 1000 + _TICK
+
+
+def _state(message: Message) -> str:
+    if message.delayed:
+        return "delayed"
+    return "visible" if message.visible else "in flight"

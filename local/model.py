@@ -1,0 +1,247 @@
+"""The offline model: fixed rules behind the Messages API, for the real SDK, on 127.0.0.1. It is not a language model.
+
+The same request has the same answer, to the byte. Prose it writes ends in `NOTE` and every response carries the
+header `x-stafette-offline`, so that nobody takes it for one. Tests push answers and errors that come first.
+"""
+
+import argparse
+import json
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Lock, Thread
+from typing import Any
+
+from local.model_answers import answer, fault, message
+from local.model_rules import NOTE
+
+Json = dict[str, Any]
+
+MOST_REQUESTS_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Response:
+    """What is sent back.
+
+    Attributes:
+        body: a message is streamed when the request asks for that; bytes go out as they are.
+        delay: seconds before it goes out, besides the server's latency.
+        breaks: the type of an error that breaks off a stream after its first piece, with the status sent long ago.
+    """
+
+    body: Json | bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    breaks: str | None = None
+
+
+Step = Response | Callable[[Json], "Response | Json"]
+
+
+def error(
+    status: int, kind: str, headers: Mapping[str, str] | None = None, **details: Any
+) -> Response:
+    """An error of the API, for a script: `error(429, "rate_limit_error", {"retry-after": "2"})`."""
+    fault = {"type": kind, "message": f"{kind} {NOTE}", **details}
+    return Response({"type": "error", "error": fault}, status, headers or {})
+
+
+def says(content: str | list[Json], stop_reason: str = "end_turn", **fields: Any) -> Step:
+    """A message for a script; `fields` replace those of the message, as in `usage={...}`."""
+    return lambda request: {**message(request, content, stop_reason), **fields}
+
+
+class OfflineModel(ThreadingHTTPServer):
+    """The server. `requests` holds the bodies of the last requests, `calls` counts all of them."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, port: int = 0, latency: float = 0.0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.latency = latency
+        self.calls = 0
+        self.requests: deque[Json] = deque(maxlen=MOST_REQUESTS_KEPT)
+        self.closing = Event()
+        self._steps: deque[Step] = deque()
+        self._connections: set[socket.socket] = set()
+        self._lock = Lock()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def script(self, *steps: Step) -> None:
+        """What the next requests get, in order. After that the rules answer again."""
+        with self._lock:
+            self._steps.extend(steps)
+
+    @property
+    def unused(self) -> int:
+        """Steps that no request has come for."""
+        return len(self._steps)
+
+    def respond(self, request: Json) -> Response:
+        """Counts a request and answers it."""
+        with self._lock:
+            self.calls += 1
+            self.requests.append(request)
+            step: Step = self._steps.popleft() if self._steps else _by_rules
+        given = step if isinstance(step, Response) else step(request)
+        return given if isinstance(given, Response) else Response(given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away, as after a time-out, is no fault of ours; anything else is raised in sight."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def close(self) -> None:
+        """Stops, and hangs up on clients that keep a connection open."""
+        self.closing.set()
+        self.shutdown()
+        with self._lock:
+            for connection in self._connections:
+                with suppress(OSError):  # gone already
+                    connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # one write for head and body
+    server: OfflineModel
+
+    def do_POST(self) -> None:
+        path = self.path.partition("?")[0]
+        raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        try:
+            request = json.loads(raw)
+        except ValueError:
+            request = None
+        if path not in ("/v1/messages", "/v1/messages/count_tokens"):
+            self._send(error(404, "not_found_error"))
+        elif not (self.headers.get("x-api-key") or self.headers.get("authorization")):
+            self._send(error(401, "authentication_error"))
+        elif path.endswith("count_tokens") and isinstance(request, dict):
+            self._send(Response({"input_tokens": message(request, "")["usage"]["input_tokens"]}))
+        elif why := fault(request):
+            self._send(error(400, "invalid_request_error", message=f"{why} {NOTE}"))
+        else:
+            response = self.server.respond(request)
+            self.server.closing.wait(self.server.latency + response.delay)
+            self._send(response, stream=bool(request.get("stream")))
+
+    def do_GET(self) -> None:
+        self._send(error(404, "not_found_error"))
+
+    def _send(self, response: Response, stream: bool = False) -> None:
+        body, kind = response.body, "application/json"
+        if isinstance(body, dict):
+            if stream and body.get("type") == "message":
+                kind, body = "text/event-stream", b"".join(_events(body, response.breaks))
+            else:
+                body = json.dumps(body).encode()
+        headers = {
+            "content-type": kind,
+            "content-length": str(len(body)),
+            "request-id": f"req_offline_{sha256(body).hexdigest()[:16]}",
+            "x-stafette-offline": "fixed rules; not a language model",
+            **response.headers,
+        }
+        self.send_response(response.status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Says nothing: requests hold what must not be logged."""
+
+
+def _by_rules(request: Json) -> Response:
+    return Response(answer(request))
+
+
+def _events(message: Json, breaks: str | None) -> Iterator[bytes]:
+    """A message as server-sent events."""
+    empty = {**message, "content": [], "stop_reason": None}
+    yield _event("message_start", message=empty)
+    for index, block in enumerate(message["content"]):
+        is_text = block["type"] == "text"
+        start = {**block, "text": ""} if is_text else {**block, "input": {}}
+        yield _event("content_block_start", index=index, content_block=start)
+        whole = block["text"] if is_text else json.dumps(block["input"])
+        kind, name = ("text_delta", "text") if is_text else ("input_json_delta", "partial_json")
+        for at in range(0, len(whole), 40):
+            piece = {"type": kind, name: whole[at : at + 40]}
+            yield _event("content_block_delta", index=index, delta=piece)
+            if breaks:
+                yield _event("error", error={"type": breaks, "message": NOTE})
+                return
+        yield _event("content_block_stop", index=index)
+    end = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
+    yield _event("message_delta", delta=end, usage=message["usage"])
+    yield _event("message_stop")
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+class UnusedStepError(AssertionError):
+    """A script went on longer than the requests."""
+
+
+@contextmanager
+def serve_model(latency: float = 0.0, port: int = 0) -> Iterator[OfflineModel]:
+    """An offline model for as long as the context is open; port 0 takes a free one.
+
+    Raises:
+        UnusedStepError: at the end, when a scripted step was never asked for.
+    """
+    model = OfflineModel(port, latency)
+    thread = Thread(target=model.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield model
+    finally:
+        model.close()
+        thread.join()
+    if model.unused:
+        raise UnusedStepError(f"{model.unused} scripted steps were never asked for")
+
+
+def main() -> None:
+    """`python -m local.model --port N`: serves until interrupted."""
+    parser = argparse.ArgumentParser(description=f"Serves the Messages API. {NOTE}")
+    parser.add_argument("--port", type=int, default=8765)
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
+    given = parser.parse_args()
+    with serve_model(given.latency, given.port) as model:
+        print(f"{model.base_url} {NOTE}", flush=True)
+        try:
+            Event().wait()
+        except KeyboardInterrupt:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Drives a machine in real time: one poller for each mapping with its workers, one thread for each schedule.
+
+Nothing polls: a poller sleeps until a message comes, becomes visible, or a worker is free again.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from moto.sqs.models import Message
+
+from local.mappings import Mapping
+from local.template import Schedule
+
+if TYPE_CHECKING:
+    from local.machine import Machine
+
+
+# Workers mostly wait for a model or for the one lock around moto: more of them would only wait longer.
+WORKERS = 24
+
+
+class Threads:
+    """The threads of one machine."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self._machine = machine
+        self._changed = machine.backend.changed
+        self._stopping = False
+        self._busy = 0
+        self._threads = [
+            *(threading.Thread(target=self._poll, args=(mapping,)) for mapping in machine.mappings),
+            *(
+                threading.Thread(target=self._keep_time, args=(s,))
+                for s in machine.template.schedules
+            ),
+        ]
+
+    def start(self) -> None:
+        """Starts them all."""
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends them; what is being worked on is finished first."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _poll(self, mapping: Mapping) -> None:
+        name = f"{mapping.function.name}-worker"
+        with ThreadPoolExecutor(mapping.concurrency, thread_name_prefix=name) as workers:
+            with self._changed:
+                while not self._stopping:
+                    free = mapping.busy < mapping.concurrency and self._busy < WORKERS
+                    batch = mapping.take() if free else []
+                    if batch:
+                        mapping.busy += 1
+                        self._busy += 1
+                        workers.submit(self._work, mapping, batch)
+                    else:
+                        self._wait_until(mapping.next_moment() if free else None)
+
+    def _work(self, mapping: Mapping, batch: list[Message]) -> None:
+        try:
+            self._machine.deliver(mapping, batch)
+        finally:
+            with self._changed:
+                mapping.busy -= 1
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _keep_time(self, schedule: Schedule) -> None:
+        while True:
+            due = self._machine.due[schedule.name]
+            with self._changed:
+                while not self._stopping and self._machine.clock.now() < due:
+                    self._wait_until(due)
+                if self._stopping:
+                    return
+            self._machine.run_schedule(schedule)
+
+    def _wait_until(self, moment: float | None) -> None:
+        now = self._machine.clock.now()
+        self._changed.wait(None if moment is None else max(0.0, moment - now))

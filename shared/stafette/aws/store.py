@@ -1,0 +1,358 @@
+"""The writes of the protocol on heads, results and journal: one function each, with the condition that guards it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from boto3.dynamodb.conditions import Attr, ConditionBase, Key
+
+from stafette import clock, settings
+from stafette.aws import artifacts, keys, table
+from stafette.aws.table import ConditionFailedError, Item, Path
+from stafette.core import job
+from stafette.core.body import read_json
+from stafette.core.errors import TransientError
+from stafette.core.follow_ups import Journal
+from stafette.core.job import Head, Move, Status
+from stafette.core.messages import Handoff, Inputs, Ref
+from stafette.core.run import Run
+
+# A value of more bytes goes to S3. Far under the limit of an item, by AWS's count and by any emulator's.
+VALUE_LIMIT = 32_768
+
+_WAITING = ("owner", "lease", "not_before")
+_DUE = ("due", "due_shard")
+
+
+class LostLeaseError(TransientError):
+    """Another worker took over: nothing that this one found is stored."""
+
+    reason = "lost_lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a winning attempt came to."""
+
+    model: str
+    value: Any
+    split: bool = False
+    notice: dict[str, str] | None = None
+
+
+def expires() -> int:
+    """When what is written now may vanish: the longest life of a job, plus the retention."""
+    return int(clock.now()) + job.LONGEST_LIFE + settings.retention()
+
+
+# --- values --------------------------------------------------------------------------------------------
+
+
+def stored_value(value: Any, folder: str) -> dict[str, Any]:
+    """Attributes that hold a JSON value: the text itself, or where it lies in S3."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if len(text.encode()) <= VALUE_LIMIT:
+        return {"value": text}
+    ref = artifacts.put(text, folder)
+    return {"ref": ref.model_dump(include={"key", "bytes", "sha256"})}
+
+
+def loaded_value(item: Mapping[str, Any]) -> Any:
+    """The JSON value that `stored_value` put into an item."""
+    return read_json(item["value"] if "value" in item else artifacts.get(Ref(**item["ref"])))
+
+
+# --- heads ---------------------------------------------------------------------------------------------
+
+
+def start(head: Head) -> Head | None:
+    """Puts the head of a new job. Returns the one that stands there if the job exists already."""
+    item = head.model_dump(exclude_none=True, mode="json") | {
+        "due_shard": keys.index_shard("DUE", head.job_id),
+        "list_shard": keys.index_shard("JOB", head.job_id),
+        "listed_at": head.created,
+    }
+    standing = table.put_if_absent(keys.head(head.job_id), item)
+    return Head.from_item(standing) if standing else None
+
+
+def head(job_id: str) -> Head | None:
+    """The head as it stands."""
+    item = table.get(keys.head(job_id))
+    return Head.from_item(item) if item else None
+
+
+def claim(message: Handoff, owner: str, until: float, now: float) -> Head | None:
+    """Claims a job and reads it, in one write. Returns the head as it stands, None if there is none.
+
+    The caller learns from `decide` whether the claim is its own: also when the answer to it was lost, and
+    its repetition by botocore failed on the lease that the first had set.
+    """
+    takes = (
+        Attr("status").eq(Status.ACTIVE.value)  # not for a job that ended or is blocked
+        & Attr("stage").eq(message.stage)  # not for an older or newer state
+        & Attr("handoff").eq(message.handoff)  # not for a stage that routing did not choose
+        & Attr("v").lte(job.VERSION)  # not for a head that newer code wrote
+    )
+    try:
+        return Head.from_item(
+            take_lease(keys.head(message.job_id), message.wake, owner, until, now, takes)
+        )
+    except ConditionFailedError as lost:
+        return Head.from_item(lost.old) if lost.old else None
+
+
+def take_lease(
+    key: keys.Key,
+    wake: int,
+    owner: str,
+    until: float,
+    now: float,
+    when: ConditionBase,
+    sets: Mapping[Path, Any] | None = None,
+) -> Item:
+    """The write that claims whatever has a lease. Fails while somebody holds it, or before its time."""
+    asleep = Attr("wake").eq(wake) if wake else Attr("wake").eq(0) | Attr("wake").not_exists()
+    return table.update(
+        key,
+        sets={"owner": owner, "lease": until, **(sets or {})},
+        adds={"attempt": 1, "failures": 1},  # a failure until its work says otherwise
+        when=when
+        & asleep  # not for an older or newer wake
+        & (Attr("lease").not_exists() | Attr("lease").lte(now))  # nobody holds it
+        & (Attr("not_before").not_exists() | Attr("not_before").lte(now)),  # it does not wait
+    )
+
+
+def advance(run: Run, move: Move, now: float) -> Head:
+    """Moves a job on: names the attempt that won, frees the lease, and says what is next.
+
+    Raises:
+        LostLeaseError: another worker took over, or the job was cancelled.
+    """
+    sets: dict[Path, Any] = {
+        "stage": move.stage,
+        ("won", run.handoff): run.attempt,
+        "last": run.handoff,
+        "moved": now,
+        "failures": 0,
+        "wake": 0,
+    }
+    optional = {
+        "next": move.next,
+        "handoff": move.handoff,
+        "over": move.over,
+        "parts": None if move.parts is None else len(move.parts),
+    }
+    sets |= {name: value for name, value in optional.items() if value is not None}
+    removes = (*_WAITING, *(name for name, value in optional.items() if value is None))
+    if move.flow is not None:
+        sets["flow"] = move.flow
+    if move.next is None:
+        sets["status"] = Status.DONE.value
+        removes += _DUE
+    try:
+        return Head.from_item(
+            table.update(keys.head(run.job_id), sets=sets, removes=removes, when=_held(run))
+        )
+    except ConditionFailedError as lost:
+        old = Head.from_item(lost.old) if lost.old else None
+        if old and old.won.get(run.handoff) == run.attempt:
+            return old  # ours: the answer was lost and botocore repeated the call
+        raise LostLeaseError from lost
+
+
+def wait(run: Run, until: float, *, wake: int, counts: bool) -> Head:
+    """Lets a job wait: gives up the lease under a new wake number. `counts` keeps the try as a failure.
+
+    Raises:
+        LostLeaseError: another worker took over, or the job was cancelled.
+    """
+    try:
+        return Head.from_item(
+            table.update(
+                keys.head(run.job_id),
+                sets={"not_before": until, "wake": wake},
+                adds={} if counts else {"failures": -1},
+                removes=("owner", "lease"),
+                when=_held(run),
+            )
+        )
+    except ConditionFailedError as lost:
+        old = Head.from_item(lost.old) if lost.old else None
+        if old and (old.attempt, old.wake) == (run.attempt, wake):
+            return old
+        raise LostLeaseError from lost
+
+
+def let_go(run: Run) -> None:
+    """Frees the lease after a bug, so that the redelivery does not find it held. The failure stays counted."""
+    with suppress(ConditionFailedError):
+        table.update(keys.head(run.job_id), removes=("owner", "lease"), when=_held(run))
+
+
+def end(
+    job_id: str, status: Status, now: float, *, reason: str, detail: str, held: Run | None = None
+) -> Head | None:
+    """Ends a job that has not ended: by the worker that holds it, else by a person or by a deadline.
+
+    Returns the head as it then stands: ended, whoever ended it.
+
+    Raises:
+        LostLeaseError: `held` says who holds it, and somebody else does.
+    """
+    active = Attr("status").is_in([Status.ACTIVE.value, Status.BLOCKED.value])
+    try:
+        return Head.from_item(
+            table.update(
+                keys.head(job_id),
+                sets={
+                    "status": status.value,
+                    "reason": reason[:60],
+                    "detail": detail[:300],
+                    "moved": now,
+                },
+                removes=(*_WAITING, *_DUE),
+                when=active if held is None else _held(held),
+            )
+        )
+    except ConditionFailedError as lost:
+        old = Head.from_item(lost.old) if lost.old else None
+        if held is not None and not (old and old.status.ended and old.attempt == held.attempt):
+            raise LostLeaseError from lost
+        return old
+
+
+def reopen(job_id: str, now: float) -> Head | None:
+    """Opens a failed job at the stage where it failed, in a new generation. None if it has not failed."""
+    try:
+        return Head.from_item(
+            table.update(
+                keys.head(job_id),
+                sets={
+                    "status": Status.ACTIVE.value,
+                    "failures": 0,
+                    "last": "reopen",
+                    "moved": now,
+                    "deadline": now + job.DEADLINE,
+                    "due": now + job.FIRST_LOOK,
+                    "look": job.FIRST_LOOK,
+                    "due_shard": keys.index_shard("DUE", job_id),
+                },
+                adds={"generation": 1},
+                removes=(*_WAITING, "reason", "detail"),
+                when=Attr("status").eq(Status.FAILED.value),
+            )
+        )
+    except ConditionFailedError:
+        return None
+
+
+def _held(run: Run) -> ConditionBase:
+    """The fence: the attempt still holds the job, and nobody ended it meanwhile."""
+    return (
+        Attr("owner").eq(run.owner)
+        & Attr("attempt").eq(run.attempt)
+        & Attr("status").eq(Status.ACTIVE.value)
+    )
+
+
+# --- what is overdue -------------------------------------------------------------------------------
+
+
+def due(now: float) -> Iterator[str]:
+    """Ids of the jobs that are to be looked at."""
+    for number in range(keys.SHARDS):
+        condition = Key("due_shard").eq(f"DUE#{number}") & Key("due").lte(now)
+        for item in table.query_index("due", condition):
+            yield item["pk"].removeprefix("JOB#")
+
+
+def look_again(head: Head, due: float, look: float) -> bool:
+    """Pushes out when a job is looked at. False if somebody else did, or it ended."""
+    try:
+        table.update(
+            keys.head(head.job_id),
+            sets={"due": due, "look": look},
+            when=Attr("due").eq(head.due),
+        )
+    except ConditionFailedError:
+        return False
+    return True
+
+
+# --- results and journal ---------------------------------------------------------------------------
+
+
+def put_request(job_id: str, value: Any, now: float) -> Any:
+    """Stores what was asked for as the first result of a job. Returns what is stored: of two, the first."""
+    item = {
+        "model": "Asked",
+        **stored_value(value, job_id),
+        "began": now,
+        "ended": now,
+        "expires": expires(),
+    }
+    standing = table.put_if_absent(keys.result(job_id, "intake", 1), item)
+    return value if standing is None else loaded_value(standing)
+
+
+def put_result(run: Run, move: Move, began: float, ended: float) -> None:
+    """Stores what an attempt came to, immutable, before the state names it. Its span rides in it."""
+    item = {
+        "model": move.model,
+        **stored_value(move.value, run.job_id),
+        "began": began,
+        "ended": ended,
+        "expires": expires(),
+        **({"split": True} if move.over is not None else {}),
+        **({"notice": move.notice} if move.notice else {}),
+    }
+    table.put_if_absent(keys.result(run.job_id, run.handoff, run.attempt), item)
+
+
+def put_failure(run: Run, reason: str, detail: str, began: float, ended: float) -> None:
+    """Stores why an attempt came to nothing: a failure is a result too."""
+    item = {
+        "reason": reason,
+        "detail": detail[-VALUE_LIMIT // 8 :],
+        "began": began,
+        "ended": ended,
+        "expires": expires(),
+    }
+    table.put_if_absent(keys.result(run.job_id, run.handoff, run.attempt), item)
+
+
+def winning_result(head: Head, handoff: str) -> Result | None:
+    """The result that a finished handoff won with; None once it has expired."""
+    item = table.get(keys.result(head.job_id, handoff, head.won[handoff]))
+    return _result(item) if item else None
+
+
+def results_so_far(head: Head) -> Inputs:
+    """The winning values of a job by the name of their model: what a message without inputs stands for."""
+    won = {keys.result(head.job_id, handoff, n)[1] for handoff, n in head.won.items()}
+    found = (item for item in table.query(keys.job(head.job_id), "RESULT#") if item["sk"] in won)
+    results = [_result(item) for item in sorted(found, key=lambda item: item["ended"])]
+    return {result.model: result.value for result in results if not result.split}
+
+
+def last_failure(job_id: str, handoff: str) -> tuple[str, str] | None:
+    """Reason and detail of the last attempt at a handoff that left word of why it came to nothing."""
+    last = None
+    for item in table.query(keys.job(job_id), f"RESULT#{handoff}#"):
+        if "reason" in item:
+            last = item["reason"], item["detail"]
+    return last
+
+
+def put_journal(job_id: str, journal: Journal) -> None:
+    """Adds an entry to the journal; the first to write it wins."""
+    item = {**journal.entry, "expires": expires()}
+    table.put_if_absent(keys.event(job_id, journal.handoff, journal.n), item)
+
+
+def _result(item: Item) -> Result:
+    return Result(item["model"], loaded_value(item), item.get("split", False), item.get("notice"))

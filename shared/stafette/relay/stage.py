@@ -1,0 +1,257 @@
+"""The loop of a stage: claim, decide, work, store, advance, carry on. What a stage does is handed in."""
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from stafette import clock, trace
+from stafette.aws import queues, store
+from stafette.core import retry
+from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
+from stafette.core.errors import PermanentError, RefusedError
+from stafette.core.follow_ups import follow_ups, handoff_of
+from stafette.core.job import Head, Move, Status
+from stafette.core.messages import Handoff, Inputs, faults
+from stafette.core.run import Run
+from stafette.relay.batch import Delivery, Handler, Return, batch_handler
+from stafette.relay.carry import carry
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """Where a job goes next: a function, and with routing the flow it belongs to from now on."""
+
+    function: str
+    flow: str | None = None
+
+
+Then = str | None | Callable[[Any], To]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kind of work that a queue brings: its handoff id, and what makes a move of the results so far."""
+
+    handoff: str
+    work: Callable[[Inputs, Run, Head], Move]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A function that takes jobs from one stage to another. `handler` is what Lambda calls."""
+
+    name: str
+    step: Step
+
+    @property
+    def handler(self) -> Handler:
+        """The Lambda handler."""
+        return batch_handler(self.name, lambda delivery: take(self.name, (self.step,), delivery))
+
+
+def stage(
+    *,
+    takes: str,
+    gives: str,
+    then: Then,
+    notice: Callable[[Any], dict[str, str] | None] | None = None,
+) -> Callable[[Callable[..., BaseModel]], Stage]:
+    """Makes a stage of a function from earlier results to a result.
+
+    The function's parameters are found by their types: `Run`, and the pydantic models that earlier stages
+    returned. What it returns is the stage's result.
+
+    Args:
+        takes: the stage of the jobs that it takes. Documents the flow; a message that names another is refused.
+        gives: the stage that is completed by it.
+        then: the function that goes on; None ends the job; a function of the result where that decides.
+        notice: what the world is to be told of this result, as attributes of a side message; None says nothing.
+    """
+
+    def decorate(function: Callable[..., BaseModel]) -> Stage:
+        wanted = parameters(function)
+
+        def work(inputs: Inputs, run: Run, head: Head) -> Move:
+            if head.stage != takes:
+                raise RefusedError(f"{name} takes {takes}, not {head.stage}", reason="wrong_stage")
+            return move(function(**arguments(wanted, inputs, run)), gives, then, notice)
+
+        name = function.__name__
+        return Stage(name, Step(name, work))
+
+    return decorate
+
+
+def move(
+    result: BaseModel,
+    gives: str,
+    then: Then,
+    notice: Callable[[Any], dict[str, str] | None] | None = None,
+) -> Move:
+    """What a result makes of its job."""
+    to = then(result) if callable(then) else To(then) if then else None
+    return Move(
+        stage=gives,
+        model=type(result).__name__,
+        value=result.model_dump(mode="json"),
+        next=to.function if to else None,
+        handoff=to.function if to else None,
+        flow=to.flow if to else None,
+        notice=notice(result) if notice else None,
+    )
+
+
+def parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The parameters of a stage's function and their types."""
+    hints = get_type_hints(function)
+    missing = [name for name in inspect.signature(function).parameters if name not in hints]
+    if missing:
+        raise TypeError(f"{function.__name__}: parameters without a type: {', '.join(missing)}")
+    return {name: hint for name, hint in hints.items() if name != "return"}
+
+
+def arguments(wanted: Mapping[str, Any], inputs: Inputs, run: Run) -> dict[str, Any]:
+    """Values for parameters, from the results so far.
+
+    Raises:
+        PermanentError: no stage before has given such a value (`missing_input`), or it does not fit (`bad_input`).
+    """
+    return {name: run if kind is Run else value_of(kind, inputs) for name, kind in wanted.items()}
+
+
+def value_of(model: type[BaseModel], inputs: Inputs) -> BaseModel:
+    """The value that an earlier stage gave, as the model that this stage knows it by."""
+    if model.__name__ not in inputs:
+        raise PermanentError(f"no earlier stage gave {model.__name__}", reason="missing_input")
+    try:
+        return model.model_validate(inputs[model.__name__])
+    except ValidationError as error:
+        raise PermanentError(f"{model.__name__}: {faults(error)}", reason="bad_input") from error
+
+
+# --- gather, decide, apply ---------------------------------------------------------------------------
+
+
+def take(function: str, steps: tuple[Step, ...], delivery: Delivery) -> Return | None:
+    """Takes one message from the queue of a function that knows these steps."""
+    message = queues.from_body(delivery.body)
+    step = next(
+        (s for s in steps if isinstance(message, Handoff) and s.handoff == message.handoff), None
+    )
+    if step is None or not isinstance(message, Handoff):
+        raise RefusedError(f"{function} does not take this message", reason="wrong_queue")
+    return take_handoff(step, message, delivery)
+
+
+def take_handoff(step: Step, message: Handoff, delivery: Delivery) -> Return | None:
+    """Takes one handoff: the claim reads the job, the core decides, and the rest carries that out."""
+    now = clock.now()
+    head = store.claim(message, delivery.owner, delivery.ends, now)
+    decision = decide(head, message, delivery.owner, now)
+    if head is None:
+        raise RefusedError(f"there is no job {message.job_id}", reason="unknown_job")
+    match decision:
+        case Work():
+            _work(step, message, head, run_of(head, message.handoff, delivery))
+        case GiveUp(reason):
+            fail(run_of(head, message.handoff, delivery), reason, why_it_failed(head))
+        case Resend():
+            resend(head, message)
+        case Again():
+            carry(head.job_id, (handoff_of(head, now, message.inputs),))
+        case Wait(until):
+            return Return(until - now)
+        case Drop():
+            trace.info("dropped an old message", job_id=head.job_id, handoff=message.handoff)
+        case Refuse(reason):
+            raise RefusedError(f"{message.handoff} is not for this job now", reason=reason)
+    return None
+
+
+def run_of(head: Head, handoff: str, delivery: Delivery) -> Run:
+    """What the worker that holds a job knows of it."""
+    return Run(
+        job_id=head.job_id,
+        trace_id=head.trace_id,
+        tenant=head.tenant,
+        flow=head.flow,
+        handoff=handoff,
+        attempt=head.attempt,
+        owner=delivery.owner,
+        ends=delivery.ends,
+    )
+
+
+def _work(step: Step, message: Handoff, head: Head, run: Run) -> None:
+    began = clock.now()
+    try:
+        inputs = store.results_so_far(head) if message.inputs is None else message.inputs
+        moved = step.work(inputs, run, head)
+        store.put_result(run, moved, began, clock.now())
+    except Exception as error:
+        if not _failed(error, head, message, run, began):
+            raise
+        return
+    head = store.advance(run, moved, clock.now())
+    inputs = inputs if moved.over is not None else {**inputs, moved.model: moved.value}
+    carry(run.job_id, follow_ups(head, clock.now(), inputs, moved.parts, moved.notice))
+
+
+def _failed(error: Exception, head: Head, message: Handoff, run: Run, began: float) -> bool:
+    """Does what an error means for the job. False: it is a bug, and the message is to come back."""
+    match retry.fate(error, head.failures, clock.chance()):
+        case retry.Fail(reason, detail):
+            fail(run, reason, detail)
+        case retry.Later(seconds, counts):
+            until = clock.now() + seconds
+            waiting = store.wait(run, until, wake=message.wake + 1, counts=counts)
+            trace.info(
+                "a job waits",
+                job_id=run.job_id,
+                handoff=run.handoff,
+                seconds=round(seconds),
+                reason=getattr(error, "reason", None),
+            )
+            carry(run.job_id, (handoff_of(waiting, clock.now(), message.inputs),))
+        case retry.Bug():
+            told = "".join(traceback.format_exception(error))
+            store.put_failure(run, type(error).__name__, told, began, clock.now())
+            store.let_go(run)
+            return False
+    return True
+
+
+def fail(run: Run, reason: str, detail: str) -> None:
+    """Ends a job that this worker holds as failed, and says so."""
+    ended = store.end(
+        run.job_id, Status.FAILED, clock.now(), reason=reason, detail=detail, held=run
+    )
+    trace.info("a job failed", job_id=run.job_id, handoff=run.handoff, reason=reason)
+    if ended is not None:
+        carry(run.job_id, follow_ups(ended, clock.now()))
+
+
+def why_it_failed(head: Head) -> str:
+    """What is known of the tries at the work that a job waits for."""
+    last = store.last_failure(head.job_id, head.handoff or "")
+    tries = f"{head.attempt} tries at {head.handoff} came to nothing"
+    return (
+        f"{tries}; the last: {last[0]}: {last[1].strip()[-200:]}"
+        if last
+        else f"{tries}, with no word left"
+    )
+
+
+def resend(head: Head, message: Handoff | None = None) -> None:
+    """Sends again what follows from where a job is, from the winning result that brought it there."""
+    result = store.winning_result(head, head.last) if head.last in head.won else None
+    inputs = message.inputs if message else None
+    if inputs is not None and result is not None and not result.split:
+        inputs = {**inputs, result.model: result.value}
+    parts = result.value if result is not None and result.split else None
+    notice = result.notice if result is not None else None
+    carry(head.job_id, follow_ups(head, clock.now(), inputs, parts, notice))

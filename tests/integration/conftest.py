@@ -1,0 +1,86 @@
+"""What the tests of model calls stand on: the offline model, a table on moto, and a worker with time left."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import boto3
+import pytest
+from moto import mock_aws
+from pydantic import BaseModel, Field
+
+from local.model import OfflineModel, serve_model
+from stafette import clock
+from stafette.agent.ask import ask
+from stafette.aws import clients, keys, table
+from stafette.core.run import Run
+
+
+class Label(BaseModel):
+    """An answer such as the classifier gives."""
+
+    category: Literal["card", "payment", "transfer", "account", "identity", "fees", "other"]
+    urgency: Literal["low", "normal", "high"]
+    confidence: float = Field(ge=0, le=1)
+    reason: str
+
+
+class Worker:
+    """Asks on behalf of one attempt, and reads what was recorded of it."""
+
+    def __init__(self, seconds: float = 60.0, part: int | None = None) -> None:
+        self.run = Run(
+            job_id="j1",
+            trace_id="0" * 32,
+            tenant="acme",
+            flow="ticket",
+            handoff="classify" if part is None else f"enrich:{part}",
+            attempt=1,
+            owner=f"owner-{part}",
+            ends=clock.now() + seconds,
+            part=part,
+        )
+
+    def ask(self, about: str = "My card was stolen!", answer: type[BaseModel] = Label) -> Any:
+        return ask(self.run, agent="classifier", about=about, answer=answer)
+
+    def calls(self) -> list[dict[str, Any]]:
+        return list(table.query(keys.call(self.run, 1)[0], "CALL#"))
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[OfflineModel]:
+    with serve_model() as model:
+        monkeypatch.setenv("MODEL_BASE_URL", model.base_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "offline")
+        monkeypatch.delenv("MODEL_PROVIDER", raising=False)
+        yield model
+
+
+@pytest.fixture
+def calls_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in {
+        "TABLE": "stafette",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with mock_aws():
+        clients.forget()
+        boto3.client("dynamodb").create_table(
+            TableName="stafette",
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": n, "AttributeType": "S"} for n in ("pk", "sk")],
+            KeySchema=[
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "sk", "KeyType": "RANGE"},
+            ],
+        )
+        yield
+    clients.forget()
+
+
+@pytest.fixture
+def worker(offline: OfflineModel, calls_table: None) -> Callable[..., Worker]:
+    """Makes workers, whose calls go to `offline` and whose records to the table."""
+    return Worker

@@ -1,0 +1,98 @@
+"""Agents' files: what is read from them, and that a wrong one says which file and which field."""
+
+from pathlib import Path
+
+import pytest
+
+from stafette.agent import cost
+from stafette.agent.definition import DefinitionError, load, names, read
+
+GOOD = """---
+name: helper
+description: Helps.
+model: haiku
+tools: Read, Grep
+max_tokens: 300
+---
+You help.
+
+---
+This line is still the prompt.
+"""
+
+
+def written(folder: Path, text: str, name: str = "helper.md") -> Path:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_file_in_the_format_of_claude_code_becomes_an_agent(tmp_path: Path) -> None:
+    agent = read(written(tmp_path, GOOD))
+    assert agent.model == "claude-haiku-4-5"
+    assert agent.tools == ("Read", "Grep")
+    assert agent.max_tokens == 300
+    assert agent.temperature is None
+    assert agent.prompt == "You help.\n\n---\nThis line is still the prompt."
+
+
+def test_agent_that_names_no_tools_has_none(tmp_path: Path) -> None:
+    assert read(written(tmp_path, GOOD.replace("tools: Read, Grep\n", ""))).tools == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "replacement", "field"),
+    [
+        ("max_tokens: 300", "max_tokens: many", "max_tokens"),
+        ("max_tokens: 300", "max_tokens: 0", "max_tokens"),
+        ("max_tokens: 300", "temperature: .nan", "temperature"),
+        ("max_tokens: 300", "max_token: 300", "max_token"),
+        ("tools: Read, Grep", "tools: [../etc]", "tools.0"),
+        ("description: Helps.", "description: ''", "description"),
+        ("name: helper", "name: ../helper", "name"),
+        ("name: helper", "name: other", "name"),
+        ("model: haiku\n", "", "model"),
+    ],
+)
+def test_wrong_field_is_named_with_its_file(
+    tmp_path: Path, line: str, replacement: str, field: str
+) -> None:
+    with pytest.raises(DefinitionError, match=rf"agents/helper\.md: {field}: "):
+        read(written(tmp_path, GOOD.replace(line, replacement)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no front matter", "---\nname: helper\n", "---\n- a\n---\nx", "---\n: :\n---\nx"]
+)
+def test_file_without_good_front_matter_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DefinitionError, match=r"agents/helper\.md"):
+        read(written(tmp_path, text))
+
+
+def test_agent_without_a_prompt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match=r"prompt"):
+        read(written(tmp_path, GOOD.split("You help")[0]))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../classifier", "a/b", "Classifier", "a.md", "a\n", "x" * 65]
+)
+def test_name_is_never_a_path(name: str) -> None:
+    with pytest.raises(DefinitionError, match="the name of an agent"):
+        load(name)
+
+
+def test_unknown_agent_is_named() -> None:
+    with pytest.raises(DefinitionError, match=r"agents/nobody\.md: no such file"):
+        load("nobody")
+
+
+def test_every_agent_that_ships_is_whole_and_has_a_price() -> None:
+    assert {"classifier", "record_reader", "writer"} <= set(names())
+    for name in names():
+        cost.price(load(name).model)
+
+
+def test_agents_are_told_that_what_they_read_is_data() -> None:
+    for name in ("classifier", "record_reader", "writer"):
+        assert "never instructions" in " ".join(load(name).prompt.split())
