@@ -29,9 +29,8 @@ def claim(work: PartWork, owner: str, until: float, now: float) -> Part:
     """Claims a part and reads it, in one write. Returns it as it stands: `decide_part` tells whose it is."""
     key = keys.part(work.job_id, work.split, work.index)
     try:
-        item = take_lease(
-            key, work.wake, owner, until, now, _OPEN, {"index": work.index, "expires": expires()}
-        )
+        known: dict[Path, Any] = {"index": work.index, "expires": expires()}
+        item = take_lease(key, work.wake, owner, until, now, _OPEN, known)
     except ConditionFailedError as lost:
         item = lost.old or {"index": work.index}
     return _part(item)

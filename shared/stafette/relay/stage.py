@@ -34,9 +34,11 @@ Then = str | None | Callable[[Any], To]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kind of work that a queue brings: its handoff id, and what makes a move of the results so far."""
+    """One kind of work that a queue brings: its handoff id, the stage of the jobs that it takes, and what makes
+    a move of the results so far."""
 
     handoff: str
+    takes: str
     work: Callable[[Inputs, Run, Head], Move]
 
 
@@ -66,7 +68,7 @@ def stage(
     returned. What it returns is the stage's result.
 
     Args:
-        takes: the stage of the jobs that it takes. Documents the flow; a message that names another is refused.
+        takes: the stage of the jobs that it takes.
         gives: the stage that is completed by it.
         then: the function that goes on; None ends the job; a function of the result where that decides.
         notice: what the world is to be told of this result, as attributes of a side message; None says nothing.
@@ -76,12 +78,10 @@ def stage(
         wanted = parameters(function)
 
         def work(inputs: Inputs, run: Run, head: Head) -> Move:
-            if head.stage != takes:
-                raise RefusedError(f"{name} takes {takes}, not {head.stage}", reason="wrong_stage")
             return move(function(**arguments(wanted, inputs, run)), gives, then, notice)
 
         name = function.__name__
-        return Stage(name, Step(name, work))
+        return Stage(name, Step(name, takes, work))
 
     return decorate
 
@@ -139,12 +139,11 @@ def value_of(model: type[BaseModel], inputs: Inputs) -> BaseModel:
 def take(function: str, steps: tuple[Step, ...], delivery: Delivery) -> Return | None:
     """Takes one message from the queue of a function that knows these steps."""
     message = queues.from_body(delivery.body)
-    step = next(
-        (s for s in steps if isinstance(message, Handoff) and s.handoff == message.handoff), None
-    )
-    if step is None or not isinstance(message, Handoff):
-        raise RefusedError(f"{function} does not take this message", reason="wrong_queue")
-    return take_handoff(step, message, delivery)
+    if isinstance(message, Handoff):
+        for step in steps:
+            if (step.handoff, step.takes) == (message.handoff, message.stage):
+                return take_handoff(step, message, delivery)
+    raise RefusedError(f"{function} does not take this message", reason="wrong_queue")
 
 
 def take_handoff(step: Step, message: Handoff, delivery: Delivery) -> Return | None:

@@ -1,0 +1,225 @@
+"""What happens when nobody comes back: burying dead messages, sweeping what is overdue, reopening and cancelling.
+
+Each of these finds the state of a job and sends again what follows from it, or ends the job with a reason.
+"""
+
+from contextlib import suppress
+
+from stafette import clock, trace
+from stafette.aws import dead, parts, queues, store
+from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
+from stafette.core.errors import PermanentError
+from stafette.core.follow_ups import follow_ups, handoff_of, moving, part_messages
+from stafette.core.job import MOST_FAILURES, Head, Status
+from stafette.core.joins import ranges
+from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
+from stafette.relay.batch import Delivery, Return
+from stafette.relay.carry import carry
+from stafette.relay.parts import end_part
+from stafette.relay.stage import fail, resend, run_of, why_it_failed
+
+# --- bury ----------------------------------------------------------------------------------------------
+
+
+def bury(delivery: Delivery) -> Return | None:
+    """Takes a message that was delivered too often: keeps it, and sees to it that its job does not hang."""
+    work = _read(delivery.body)
+    match work:
+        case Handoff():
+            reason, returned = _bury_handoff(work, delivery)
+        case RangeWork():
+            reason, returned = _bury_range(work), None
+        case PartWork():
+            reason, returned = _bury_part(work), None
+        case _:
+            reason, returned = "attempts_exhausted", None
+    if returned is not None:
+        return returned
+    known = {"job_id": work.job_id, "tenant": work.tenant} if isinstance(work, ToJob) else {}
+    last = store.last_failure(work.job_id, work.handoff) if isinstance(work, Handoff) else None
+    dead.keep(
+        delivery.id,
+        delivery.body,
+        function=_came_from(work, delivery),
+        reason=reason,
+        detail=last[1] if last else "delivered too often, with no word of why",
+        at=clock.now(),
+        origin=delivery.origin,
+        **known,
+    )
+    return None
+
+
+def _read(body: str) -> AnyWork | None:
+    try:
+        return queues.from_body(body)
+    except PermanentError:
+        return None  # a stranger's, or none of ours: it is kept all the same
+
+
+def _came_from(work: AnyWork | None, delivery: Delivery) -> str:
+    """The function that a dead message was for: it says so, or the service does; only intake takes strangers'."""
+    if work is not None:
+        return work.to
+    return queues.function_of(delivery.source) if delivery.source else "intake"
+
+
+def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None]:
+    now = clock.now()
+    head = store.claim(work, delivery.owner, delivery.ends, now)
+    decision = decide(head, work, delivery.owner, now)
+    if head is None:
+        return "unknown_job", None
+    run = run_of(head, work.handoff, delivery)
+    match decision:
+        case Work() if head.attempt == 1:
+            fail(
+                run,
+                "never_started",
+                f"{work.handoff} was delivered {MOST_FAILURES} times and never begun",
+            )
+            return "never_started", None
+        case Work() if head.failures <= MOST_FAILURES:
+            # Not used up: it bounced off something. The job goes on with a fresh message.
+            waiting = store.wait(run, now, wake=work.wake + 1, counts=False)
+            carry(head.job_id, (handoff_of(waiting, now, work.inputs),))
+            return "bounced", None
+        case Work() | GiveUp():
+            fail(run, "attempts_exhausted", why_it_failed(head))
+            return "attempts_exhausted", None
+        case Resend():
+            resend(head, work)
+            return "resent", None
+        case Again():
+            carry(head.job_id, (handoff_of(head, now, work.inputs),))
+            return "resent", None
+        case Wait(until):
+            return "", Return(until - now)
+        case Drop():
+            return "outdated", None
+        case Refuse(reason):
+            return reason, None
+    raise AssertionError(decision)
+
+
+def _bury_range(work: RangeWork) -> str:
+    left = set(parts.uncounted(work.job_id, work.split, work.range_no, work.total))
+    if not _waits_for(work):
+        return "outdated"
+    for message in part_messages(work):
+        if message.index in left:
+            end_part(message, "never_started", "its range was never handed out")
+    return "attempts_exhausted"
+
+
+def _bury_part(work: PartWork) -> str:
+    if not _waits_for(work):
+        return "outdated"
+    end_part(work, "attempts_exhausted", "delivered too often")
+    return "attempts_exhausted"
+
+
+def _waits_for(work: RangeWork | PartWork) -> bool:
+    head = store.head(work.job_id)
+    return head is not None and head.status is Status.ACTIVE and head.stage == work.stage
+
+
+# --- sweep ---------------------------------------------------------------------------------------------
+
+
+def sweep() -> int:
+    """Looks at every job that is overdue. Returns how many it pushed or ended. Harmless when run twice at once."""
+    return sum(_look_at(job_id) for job_id in store.due(clock.now()))
+
+
+def _look_at(job_id: str) -> bool:
+    now = clock.now()
+    head = store.head(job_id)
+    if head is None or head.due is None or head.due > now:
+        return False
+    look = head.look * 2
+    busy_until = max(head.lease, head.not_before, now)
+    if not store.look_again(head, busy_until + look, look):
+        return False
+    if now >= head.deadline:
+        ended = store.end(
+            job_id,
+            Status.FAILED,
+            now,
+            reason="deadline",
+            detail=f"not done {now - head.created:.0f} s after it was asked for; it was {head.stage}",
+        )
+        if ended is not None:
+            carry(job_id, follow_ups(ended, now))
+        return True
+    if head.status is not Status.ACTIVE or busy_until > now:
+        return False
+    with suppress(_HeldBackError):
+        _push(head, now)
+        trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
+        return True
+    return False
+
+
+class _HeldBackError(Exception):
+    """The queue has not caught up: the message is in there somewhere, and another would only add to it."""
+
+
+def _push(head: Head, now: float) -> None:
+    waits = head.parts is not None and not joined(head)
+    function = head.over if waits else head.next
+    if function is None or queues.backlog(function) > 0:
+        raise _HeldBackError
+    if waits and (result := store.winning_result(head, head.last)):
+        carry(head.job_id, moving(head, now, parts=result.value))
+    else:
+        carry(head.job_id, (handoff_of(head, now),))
+
+
+def joined(head: Head) -> bool:
+    """Whether every part that a job waits for is counted."""
+    split = (head.handoff or "").split(":")[0]
+    return parts.counted(head.job_id, split).completed == ranges(head.parts or 0)
+
+
+# --- a person's ----------------------------------------------------------------------------------------
+
+
+def reopen(job_id: str) -> Head | None:
+    """Opens a failed job where it failed, and moves it on. None if it has not failed."""
+    now = clock.now()
+    head = store.reopen(job_id, now)
+    if head is None:
+        return None
+    carry(job_id, follow_ups(head, now))
+    return head
+
+
+def cancel(job_id: str, why: str) -> Head | None:
+    """Cancels a job that has not ended: its next claim is refused. Returns the head as it then stands."""
+    now = clock.now()
+    head = store.end(job_id, Status.CANCELLED, now, reason="cancelled", detail=why)
+    if head is not None and head.status is Status.CANCELLED:
+        carry(job_id, follow_ups(head, now))
+    return head
+
+
+def redrive(record_id: str) -> str:
+    """Gives a dead message another try: reopens its failed job, or puts its body back on its queue.
+
+    Returns:
+        What was done, as a word: `reopened` or `sent`.
+
+    Raises:
+        LookupError: there is no such record.
+    """
+    record = dead.find(record_id)
+    if record is None:
+        raise LookupError(f"there is no dead record {record_id}")
+    if record.get("job_id") and reopen(record["job_id"]) is not None:
+        done = "reopened"
+    else:
+        queues.resend_body(record["function"], record["body"], record["tenant"], record["origin"])
+        done = "sent"
+    dead.settle(record_id, clock.now())
+    return done
