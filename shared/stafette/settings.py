@@ -39,6 +39,13 @@ def queue(name: str) -> str:
     return _required(f"QUEUE_{name.upper()}")
 
 
+def queues() -> dict[str, str]:
+    """URLs of all queues that this function knows, by the name of the function they feed."""
+    prefix = "QUEUE_"
+    known = ((name, url) for name, url in os.environ.items() if name.startswith(prefix))
+    return {name.removeprefix(prefix).lower(): url for name, url in known}
+
+
 def retention() -> int:
     """Seconds that everything but the head outlives the longest life of a job."""
     return int(os.environ.get("RETENTION_DAYS", "30")) * 86_400

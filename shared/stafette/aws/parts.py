@@ -1,6 +1,6 @@
 """The writes of a fan-out: claiming and ending parts, and the join that counts each of them once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ def fail(work: PartWork, reason: str, detail: str, now: float) -> bool:
     return _end(work, {"reason": reason[:60], "detail": detail[:1000], "ended": now})
 
 
-def _end(work: PartWork, result: dict[str, Any]) -> bool:
+def _end(work: PartWork, result: Mapping[Path, Any]) -> bool:
     sets: dict[Path, Any] = {**result, "index": work.index, "expires": expires()}
     try:
         item = table.update(

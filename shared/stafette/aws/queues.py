@@ -112,6 +112,12 @@ def backlog(function: str) -> int:
     return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
 
+def function_of(queue_name: str) -> str | None:
+    """The function that a queue feeds, if this function knows the queue."""
+    found = (name for name, url in settings.queues().items() if url.endswith(f"/{queue_name}"))
+    return next(found, None)
+
+
 def _chunks(entries: list[tuple[Send, str]]) -> Iterator[list[tuple[Send, str]]]:
     chunk: list[tuple[Send, str]] = []
     size = 0

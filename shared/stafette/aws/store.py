@@ -13,7 +13,7 @@ from stafette.aws import artifacts, keys, table
 from stafette.aws.table import ConditionFailedError, Item, Path
 from stafette.core import job
 from stafette.core.body import read_json
-from stafette.core.errors import TransientError
+from stafette.core.errors import PermanentError, TransientError
 from stafette.core.follow_ups import Journal
 from stafette.core.job import Head, Move, Status
 from stafette.core.messages import Handoff, Inputs, Ref
@@ -329,6 +329,15 @@ def winning_result(head: Head, handoff: str) -> Result | None:
     """The result that a finished handoff won with; None once it has expired."""
     item = table.get(keys.result(head.job_id, handoff, head.won[handoff]))
     return _result(item) if item else None
+
+
+def split_list(job_id: str, split: str, attempt: int) -> list[Any]:
+    """The ordered list of parts that a split came to."""
+    item = table.get(keys.result(job_id, split, attempt))
+    if item is None:
+        raise PermanentError(f"the parts of {split} have expired", reason="result_missing")
+    parts: list[Any] = loaded_value(item)
+    return parts
 
 
 def results_so_far(head: Head) -> Inputs:

@@ -145,14 +145,14 @@ def join_message(work: RangeWork | PartWork) -> Send:
 
 
 def _range(head: Head, range_no: int, parts: Sequence[Any]) -> RangeWork:
-    if head.over is None or head.next is None or head.parts is None:
+    if head.over is None or head.next is None or head.parts is None or head.handoff is None:
         raise ValueError(f"job {head.job_id} at {head.stage} does not say where its parts go")
     indexes = members(range_no, head.parts)
     return RangeWork(
         job_id=head.job_id,
         tenant=head.tenant,
         to=head.over,
-        split=head.last,
+        split=head.handoff.split(":")[0],
         stage=head.stage,
         join_to=head.next,
         range_no=range_no,

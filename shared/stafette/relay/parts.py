@@ -168,7 +168,8 @@ class Parts:
     def _take(self, delivery: Delivery) -> Return | None:
         message = queues.from_body(delivery.body)
         if isinstance(message, RangeWork):
-            return hand_out(message)
+            hand_out(message)
+            return None
         if isinstance(message, PartWork):
             return _take_part(self.work, message, delivery)
         raise RefusedError(f"{self.name} does not take this message", reason="wrong_queue")
@@ -186,7 +187,8 @@ def part(function: Callable[..., BaseModel]) -> Parts:
         except ValidationError as error:
             raise PermanentError(faults(error), reason="bad_input") from error
         known = {run_name: run} if run_name else {}
-        return function(**{name: given}, **known).model_dump(mode="json")
+        result: BaseModel = function(**{name: given}, **known)
+        return result.model_dump(mode="json")
 
     return Parts(function.__name__, work)
 

@@ -3,13 +3,11 @@
 Each of these finds the state of a job and sends again what follows from it, or ends the job with a reason.
 """
 
-from contextlib import suppress
-
 from stafette import clock, trace
 from stafette.aws import dead, parts, queues, store
 from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError
-from stafette.core.follow_ups import follow_ups, handoff_of, moving, part_messages
+from stafette.core.follow_ups import follow_ups, handoff_of, journal_of, moving, part_messages
 from stafette.core.job import MOST_FAILURES, Head, Status
 from stafette.core.joins import ranges
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
@@ -61,7 +59,7 @@ def _came_from(work: AnyWork | None, delivery: Delivery) -> str:
     """The function that a dead message was for: it says so, or the service does; only intake takes strangers'."""
     if work is not None:
         return work.to
-    return queues.function_of(delivery.source) if delivery.source else "intake"
+    return queues.function_of(delivery.source or "") or "intake"
 
 
 def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None]:
@@ -73,11 +71,7 @@ def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None
     run = run_of(head, work.handoff, delivery)
     match decision:
         case Work() if head.attempt == 1:
-            fail(
-                run,
-                "never_started",
-                f"{work.handoff} was delivered {MOST_FAILURES} times and never begun",
-            )
+            fail(run, "never_started", f"{work.handoff} was delivered too often and never begun")
             return "never_started", None
         case Work() if head.failures <= MOST_FAILURES:
             # Not used up: it bounced off something. The job goes on with a fresh message.
@@ -89,7 +83,7 @@ def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None
             return "attempts_exhausted", None
         case Resend():
             resend(head, work)
-            return "resent", None
+            return head.reason or "resent", None
         case Again():
             carry(head.job_id, (handoff_of(head, now, work.inputs),))
             return "resent", None
@@ -154,32 +148,26 @@ def _look_at(job_id: str) -> bool:
         return True
     if head.status is not Status.ACTIVE or busy_until > now:
         return False
-    with suppress(_HeldBackError):
-        _push(head, now)
-        trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
-        return True
-    return False
+    if _has_backlog(head):
+        return False  # the message is in there somewhere, and another would only add to it
+    move_on(head, now)
+    trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
+    return True
 
 
-class _HeldBackError(Exception):
-    """The queue has not caught up: the message is in there somewhere, and another would only add to it."""
+def _has_backlog(head: Head) -> bool:
+    functions = {head.next, head.over if head.parts else None} - {None}
+    return any(queues.backlog(function) > 0 for function in functions if function)
 
 
-def _push(head: Head, now: float) -> None:
-    waits = head.parts is not None and not joined(head)
-    function = head.over if waits else head.next
-    if function is None or queues.backlog(function) > 0:
-        raise _HeldBackError
-    if waits and (result := store.winning_result(head, head.last)):
-        carry(head.job_id, moving(head, now, parts=result.value))
+def move_on(head: Head, now: float) -> None:
+    """Sends what moves an active job on: its next work, or the ranges while some of its parts have not ended."""
+    split = (head.handoff or "").split(":")[0]
+    if head.parts and parts.counted(head.job_id, split).completed < ranges(head.parts):
+        attempt = head.won[split]
+        carry(head.job_id, moving(head, now, parts=store.split_list(head.job_id, split, attempt)))
     else:
         carry(head.job_id, (handoff_of(head, now),))
-
-
-def joined(head: Head) -> bool:
-    """Whether every part that a job waits for is counted."""
-    split = (head.handoff or "").split(":")[0]
-    return parts.counted(head.job_id, split).completed == ranges(head.parts or 0)
 
 
 # --- a person's ----------------------------------------------------------------------------------------
@@ -191,7 +179,8 @@ def reopen(job_id: str) -> Head | None:
     head = store.reopen(job_id, now)
     if head is None:
         return None
-    carry(job_id, follow_ups(head, now))
+    carry(job_id, (journal_of(head),))
+    move_on(head, now)
     return head
 
 

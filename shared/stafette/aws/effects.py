@@ -1,0 +1,251 @@
+"""Actions on the outside world, each done at most once: Powertools idempotency with one rule added.
+
+Powertools repeats an action whose first try outlived its invocation. Here such a record is in doubt: nobody knows
+whether the action took place, and the effect says what to do then. One record, one truth: RESERVED, DONE, or in doubt.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from aws_lambda_powertools.utilities.idempotency import (
+    DynamoDBPersistenceLayer,
+    IdempotencyConfig,
+    idempotent_function,
+)
+from aws_lambda_powertools.utilities.idempotency.exceptions import (
+    IdempotencyAlreadyInProgressError,
+    IdempotencyInconsistentStateError,
+    IdempotencyItemAlreadyExistsError,
+    IdempotencyPersistenceLayerError,
+)
+from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import (
+    STATUS_CONSTANTS,
+    DataRecord,
+)
+from aws_lambda_powertools.utilities.idempotency.serialization.pydantic import PydanticSerializer
+from boto3.dynamodb.conditions import Attr
+from botocore.exceptions import ClientError
+from pydantic import BaseModel
+
+from stafette import clock, settings
+from stafette.aws import clients, keys, table
+from stafette.aws.failures import translated
+from stafette.aws.store import expires
+from stafette.aws.table import ConditionFailedError
+from stafette.core.errors import PermanentError, StafetteError, TransientError
+from stafette.core.run import Run
+
+# Seconds after the end of an invocation in which a request that it made may still be applied.
+GRACE = 10.0
+
+R = TypeVar("R", bound=BaseModel)
+InDoubt = Literal["ask", "retry"] | Callable[[str], Any]
+
+
+class EffectInProgressError(TransientError):
+    """Another try at this effect may still be under way."""
+
+    reason = "effect_in_progress"
+
+
+class EffectInDoubtError(PermanentError):
+    """A try at this effect was cut off, and nobody knows whether it took place: a person has to find out."""
+
+    reason = "effect_in_doubt"
+
+
+class NotAppliedError(TransientError):
+    """The outside answered that it did not carry the action out: it may be tried again."""
+
+    reason = "effect_not_applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Generic[R]):
+    """An action on the outside world.
+
+    Attributes:
+        name: unique within a job. Part of the key of its record for ever: it does not follow a renamed function.
+        result: what it returns: a small pydantic model (ids, a status), stored with the record.
+        act: carries it out; is given the key to hand to the outside, and what to act on.
+        in_doubt: what to do when a try was cut off: `retry`, only where the outside honours the key; a function
+            of the key that looks up what the outside knows, None if it knows nothing; `ask` a person.
+    """
+
+    name: str
+    result: type[R]
+    act: Callable[[str, Any], R]
+    in_doubt: InDoubt = "ask"
+
+
+def once(run: Run, effect: Effect[R], about: Any) -> R:
+    """Carries out an effect of a job, unless it has been: then its stored result is returned.
+
+    Raises:
+        PermanentError: `missing_idempotency_key`, or the effect is in doubt and a person has to settle it.
+        TransientError: another try may still be under way, or the outside said that it did nothing.
+    """
+    for part in (run.job_id, effect.name):
+        if not isinstance(part, str) or not part:
+            raise PermanentError(
+                "an effect needs a job and a name", reason="missing_idempotency_key"
+            )
+    layer = _Records(run, effect)
+
+    def act(key: str) -> R:
+        known = layer.looked_up
+        return known if known is not None else effect.act(key, about)
+
+    guarded = idempotent_function(
+        act,
+        data_keyword_argument="key",
+        persistence_store=layer,
+        config=layer.config,
+        output_serializer=PydanticSerializer(effect.result),
+    )
+    try:
+        return _as(effect.result, guarded(key=f"{run.job_id}/{effect.name}"))
+    except (IdempotencyAlreadyInProgressError, IdempotencyInconsistentStateError) as error:
+        raise EffectInProgressError from error
+    except IdempotencyPersistenceLayerError as error:
+        raise _cause(error) from error
+
+
+def settle(job_id: str, name: str, result: BaseModel | None) -> bool:
+    """A person's word on an effect in doubt: it took place (with this result), or it did not (None).
+
+    Returns:
+        False if the effect is not in doubt.
+    """
+    key, doubt = keys.effect(job_id, name), Attr("status").eq(STATUS_CONSTANTS["INPROGRESS"])
+    try:
+        if result is None:
+            table.update(key, sets={"status": "NOT_APPLIED"}, when=doubt)
+        else:
+            done = {"status": STATUS_CONSTANTS["COMPLETED"], "data": result.model_dump_json()}
+            table.update(key, sets=done, when=doubt)
+    except ConditionFailedError:
+        return False
+    return True
+
+
+class _Ends:
+    """What Powertools asks a Lambda context for: how long the invocation still has."""
+
+    def __init__(self, ends: float) -> None:
+        self._ends = ends
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(0, int((self._ends - clock.now()) * 1000))
+
+
+class _Records(DynamoDBPersistenceLayer):
+    """The record of one effect of one job, in the partition of the job, on the clock of the library."""
+
+    def __init__(self, run: Run, effect: Effect[Any]) -> None:
+        super().__init__(
+            settings.table(),
+            key_attr="pk",
+            sort_key_attr="sk",
+            expiry_attr="expires",
+            boto3_client=clients.dynamodb(),
+        )
+        self._run, self._effect = run, effect
+        self._key = keys.effect(run.job_id, effect.name)
+        self.config = IdempotencyConfig(
+            lambda_context=_Ends(run.ends), raise_on_no_idempotency_key=True
+        )
+        self.looked_up: Any = None
+
+    def _get_hashed_idempotency_key(self, data: Any) -> str:
+        return self._key[1]
+
+    def _get_key(self, idempotency_key: str) -> dict[str, Any]:
+        return {"pk": {"S": self._key[0]}, "sk": {"S": self._key[1]}}
+
+    def _get_expiry_timestamp(self) -> int:
+        return expires()
+
+    def save_inprogress(self, data: Any, remaining_time_in_millis: int | None = None) -> None:
+        """Reserves the effect, or raises that its record exists; one in doubt is settled first."""
+        record = DataRecord(
+            idempotency_key=self._key[1],
+            status=STATUS_CONSTANTS["INPROGRESS"],
+            expiry_timestamp=self._get_expiry_timestamp(),
+            in_progress_expiry_timestamp=int(self._run.ends * 1000),
+        )
+        self._put_record(record)
+
+    def _put_record(self, data_record: DataRecord) -> None:
+        free = Attr("pk").not_exists() | Attr("status").eq("NOT_APPLIED")
+        try:
+            self._reserve(data_record, free)
+        except ConditionFailedError as standing:
+            old = standing.old or {}
+            if old.get("status") == STATUS_CONSTANTS["INPROGRESS"]:
+                self._take_over(data_record, old)
+                return
+            raise _exists(old) from standing
+
+    def _reserve(self, record: DataRecord, when: Any) -> None:
+        item = {
+            "status": record.status,
+            "expires": record.expiry_timestamp,
+            "in_progress_expiration": record.in_progress_expiry_timestamp,
+            "owner": self._run.owner,
+        }
+        table.put(self._key, item, when)
+
+    def _take_over(self, record: DataRecord, old: dict[str, Any]) -> None:
+        if old.get("owner") == self._run.owner:
+            return  # ours: the answer to the reservation was lost
+        over = old["in_progress_expiration"] / 1000
+        if clock.now() < over + GRACE:
+            raise EffectInProgressError
+        how = self._effect.in_doubt
+        if how == "ask":
+            raise EffectInDoubtError(
+                f"{self._effect.name} was begun by an invocation that ended {clock.now() - over:.0f} s ago "
+                "and never reported: find out whether it took place, then settle it"
+            )
+        if callable(how):
+            self.looked_up = how(f"{self._run.job_id}/{self._effect.name}")
+        same = Attr("status").eq(old["status"]) & Attr("owner").eq(old["owner"])
+        try:
+            self._reserve(record, same)
+        except ConditionFailedError as lost:
+            raise EffectInProgressError from lost
+
+    def delete_record(self, data: Any, exception: Exception) -> None:
+        """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
+        if isinstance(exception, NotAppliedError):
+            table.update(
+                self._key,
+                sets={"status": "NOT_APPLIED"},
+                when=Attr("owner").eq(self._run.owner),
+            )
+
+
+def _exists(old: dict[str, Any]) -> Exception:
+    record = DataRecord(
+        idempotency_key=old["sk"],
+        status=old["status"],
+        expiry_timestamp=old["expires"],
+        response_data=old.get("data", ""),
+    )
+    return IdempotencyItemAlreadyExistsError(old_data_record=record)
+
+
+def _as(model: type[R], value: Any) -> R:
+    return value if isinstance(value, model) else model.model_validate(value)
+
+
+def _cause(error: IdempotencyPersistenceLayerError) -> Exception:
+    """What Powertools wrapped: an error of ours as it is, one of AWS translated."""
+    cause = error.__cause__
+    if isinstance(cause, StafetteError):
+        return cause
+    if isinstance(cause, ClientError):
+        return translated(cause)
+    return error

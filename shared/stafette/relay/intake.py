@@ -1,0 +1,77 @@
+"""How a job starts: the request is stored, then the head, then what follows leaves. Asked twice is one job."""
+
+from collections.abc import Callable
+
+from stafette import clock, trace
+from stafette.aws import artifacts, store
+from stafette.core.body import open_body, read_json
+from stafette.core.errors import RefusedError
+from stafette.core.job import DEADLINE, FIRST_LOOK, Head, Status
+from stafette.core.messages import Request, fingerprint, job_id, read_ref, read_request
+from stafette.relay.batch import Delivery, Return
+from stafette.relay.stage import resend
+
+FIRST_STAGE = "asked"
+
+
+def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]) -> Return | None:
+    """Takes one message from outside and starts the job that it asks for.
+
+    Args:
+        then: the function that every new job goes to.
+        check: refuses a request that no flow can take.
+
+    Raises:
+        RefusedError: the body is not a request, or another one came under the same request id.
+    """
+    request = _read(delivery.body)
+    if request is None:
+        trace.info("a service's test message", id=delivery.id)
+        return None
+    check(request)
+    now = clock.now()
+    head = new_head(request, delivery.origin, then, now)
+    standing = store.put_request(head.job_id, {"flow": request.flow, "input": request.input}, now)
+    found = store.start(head)
+    if fingerprint(standing) != head.fingerprint or (
+        found and found.fingerprint != head.fingerprint
+    ):
+        raise RefusedError(
+            f"request id {request.request_id} was used before for another request",
+            reason="request_id_conflict",
+        )
+    if found is None:
+        trace.info("a job starts", job_id=head.job_id, trace_id=head.trace_id, tenant=head.tenant)
+    if found is None or found.last == "intake":
+        resend(found or head)
+    return None
+
+
+def new_head(request: Request, message_id: str, then: str, now: float) -> Head:
+    """The head of the job that a request asks for."""
+    return Head(
+        job_id=job_id(request.tenant, request.request_id, message_id),
+        tenant=request.tenant,
+        flow=request.flow or "",
+        stage=FIRST_STAGE,
+        status=Status.ACTIVE,
+        next=then,
+        handoff=then,
+        last="intake",
+        won={"intake": 1},
+        fingerprint=fingerprint({"flow": request.flow, "input": request.input}),
+        created=now,
+        moved=now,
+        deadline=now + DEADLINE,
+        due=now + FIRST_LOOK,
+    )
+
+
+def _read(body: str) -> Request | None:
+    value = open_body(body)
+    if value is None:
+        return None
+    ref = read_ref(value)
+    if ref is not None:
+        value = read_json(artifacts.get(ref, within=artifacts.INBOX))
+    return read_request(value)
