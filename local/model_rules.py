@@ -69,7 +69,8 @@ def relevant(text: str) -> bool:
 
 
 def summary(text: str) -> str:
-    record = " ".join(re.sub(r'[{}\[\]"]', " ", _ticket_and_record(text)[1]).split())
+    _, _, record = _ticket_and_record(text)[1].partition("\n")
+    record = " ".join(re.sub(r'[{}\[\]"]', " ", record).split())
     return f"The record says: {short(record, 300) or 'nothing'}. {NOTE}"
 
 
@@ -124,9 +125,9 @@ def _topic(text: str) -> str:
 
 
 def _ticket_and_record(text: str) -> tuple[str, str]:
-    """The two halves of a message, parted at a line that opens with the word `record`."""
-    ticket, mark, record = re.split(r"(?im)(^[#<*\s]*(?:the )?record\b)|\Z", text, maxsplit=1)
-    return (ticket, record.lstrip(" :>*\n")) if mark else ("", text)
+    """The two halves of a message, parted at a heading such as `order A-1001:` or `Record:`, which stays."""
+    heading = re.search(r"(?im)^\W*(record|order|invoice|document)\b[^\n]*:[ \t]*$", text)
+    return (text[: heading.start()], text[heading.start() :]) if heading else ("", "\n" + text)
 
 
 def _words(text: str) -> set[str]:
@@ -135,11 +136,13 @@ def _words(text: str) -> set[str]:
 
 
 def _findings(text: str) -> list[str]:
-    """What a prompt lists: lines after a dash, or JSON fields called `summary`."""
-    lines = re.findall(r"(?m)^\s*[-*•] +(.+)$", text) or [
-        json.loads(found) for found in re.findall(r'"summary": *("(?:[^"\\]|\\.)*")', text)
+    """What a prompt lists under `Findings`: lines after a dash, or JSON fields called `summary`."""
+    listed = re.split(r"(?m)^Findings\b", text)[-1]
+    lines = re.findall(r"(?m)^\s*[-*•] +(.+)$", listed) or [
+        json.loads(found) for found in re.findall(r'"summary": *("(?:[^"\\]|\\.)*")', listed)
     ]
-    return [clean for line in lines if (clean := line.replace(NOTE, "").strip())]
+    clean = (line.replace(NOTE, "").strip() for line in lines)
+    return [line for line in clean if line not in ("", "none")]
 
 
 def short(text: str, most: int) -> str:

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from aws_lambda_powertools import Logger
-from aws_lambda_powertools.metrics import MetricUnit, single_metric
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 
 @lru_cache(maxsize=1)
@@ -24,6 +24,8 @@ def failure(sentence: str, **fields: Any) -> None:
 
 def count(metric: str, n: int = 1, **dimensions: str) -> None:
     """Counts something that an alarm or a dashboard watches."""
-    with single_metric(name=metric, unit=MetricUnit.Count, value=n) as emitted:
-        for name, value in dimensions.items():
-            emitted.add_dimension(name=name, value=value)
+    emitted = EphemeralMetrics()
+    for name, value in dimensions.items():
+        emitted.add_dimension(name=name, value=value)
+    emitted.add_metric(name=metric, unit=MetricUnit.Count, value=n)
+    emitted.flush_metrics()

@@ -37,6 +37,7 @@ def streamed(text: str) -> None:
         (error(429, "rate_limit_error"), ThrottledError, "rate_limited"),
         (error(529, "overloaded_error"), ThrottledError, "overloaded"),
         (error(500, "overloaded_error"), ThrottledError, "overloaded"),
+        (error(400, "overloaded_error"), ThrottledError, "overloaded"),
         (error(500, "api_error"), TransientError, "model_error"),
         (error(503, "api_error"), TransientError, "model_error"),
         (error(504, "timeout_error"), TransientError, "model_timeout"),

@@ -158,9 +158,10 @@ def filled(sdk: anthropic.Anthropic, answer: type[BaseModel], text: str) -> Any:
 def test_record_is_relevant_when_it_shares_a_number_with_the_ticket(
     sdk: anthropic.Anthropic, record: str, relevant: bool
 ) -> None:
-    found = filled(sdk, Found, f"Ticket:\nWhere is order A-1001?\n\nRecord:\n{record}")
+    found = filled(sdk, Found, f"Ticket:\nWhere is order A-1001?\n\norder X:\n{record}")
     assert found.relevant is relevant
     assert found.summary.endswith(NOTE)
+    assert "Where is" not in found.summary
 
 
 def test_draft_gives_the_findings_and_a_follow_up_and_says_who_wrote_it(

@@ -6,7 +6,7 @@ whether the action took place, and the effect says what to do then. One record, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
@@ -24,6 +24,7 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import (
     DataRecord,
 )
 from aws_lambda_powertools.utilities.idempotency.serialization.pydantic import PydanticSerializer
+from aws_lambda_powertools.utilities.typing import LambdaContext
 from boto3.dynamodb.conditions import Attr
 from botocore.exceptions import ClientError
 from pydantic import BaseModel
@@ -123,7 +124,10 @@ def settle(job_id: str, name: str, result: BaseModel | None) -> bool:
         if result is None:
             table.update(key, sets={"status": "NOT_APPLIED"}, when=doubt)
         else:
-            done = {"status": STATUS_CONSTANTS["COMPLETED"], "data": result.model_dump_json()}
+            done: dict[table.Path, Any] = {
+                "status": STATUS_CONSTANTS["COMPLETED"],
+                "data": result.model_dump_json(),
+            }
             table.update(key, sets=done, when=doubt)
     except ConditionFailedError:
         return False
@@ -154,7 +158,7 @@ class _Records(DynamoDBPersistenceLayer):
         self._run, self._effect = run, effect
         self._key = keys.effect(run.job_id, effect.name)
         self.config = IdempotencyConfig(
-            lambda_context=_Ends(run.ends), raise_on_no_idempotency_key=True
+            lambda_context=cast(LambdaContext, _Ends(run.ends)), raise_on_no_idempotency_key=True
         )
         self.looked_up: Any = None
 

@@ -1,6 +1,6 @@
 """The writes of a fan-out: claiming and ending parts, and the join that counts each of them once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ def claim(work: PartWork, owner: str, until: float, now: float) -> Part:
 
 def finish(work: PartWork, value: Any, began: float, ended: float) -> bool:
     """Stores the result of a part. The first result stands, whoever's it is: True if that is a value."""
-    return _end(work, {**stored_value(value, work.job_id), "began": began, "ended": ended})
+    return _end(work, stored_value(value, work.job_id) | {"began": began, "ended": ended})
 
 
 def fail(work: PartWork, reason: str, detail: str, now: float) -> bool:
@@ -46,8 +46,9 @@ def fail(work: PartWork, reason: str, detail: str, now: float) -> bool:
     return _end(work, {"reason": reason[:60], "detail": detail[:1000], "ended": now})
 
 
-def _end(work: PartWork, result: Mapping[Path, Any]) -> bool:
-    sets: dict[Path, Any] = {**result, "index": work.index, "expires": expires()}
+def _end(work: PartWork, result: dict[str, Any]) -> bool:
+    sets: dict[Path, Any] = dict(result.items())
+    sets |= {"index": work.index, "expires": expires()}
     try:
         item = table.update(
             keys.part(work.job_id, work.split, work.index),

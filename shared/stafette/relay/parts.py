@@ -141,7 +141,10 @@ def _joined(split: str, head: Head, policy: Policy, model: Any) -> Joined[Any]:
         raise PermanentError(
             f"{top.completed} of {ranges(total)} ranges are full", reason="join_early"
         )
-    outcomes = lambda: in_order(parts.outcomes(head.job_id, split, total), total)  # noqa: E731
+
+    def outcomes() -> Iterator[Outcome]:
+        return in_order(parts.outcomes(head.job_id, split, total), total)
+
     if not policy.holds(total, top.failed):
         failed = [f"{o.index} ({o.reason})" for o in outcomes() if not o.ok]
         shown = ", ".join(failed[:10]) + (" ..." if len(failed) > 10 else "")

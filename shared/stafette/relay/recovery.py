@@ -70,7 +70,7 @@ def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None
         return "unknown_job", None
     run = run_of(head, work.handoff, delivery)
     match decision:
-        case Work() if head.attempt == 1:
+        case Work() if head.failures == 1 and head.wake == 0:
             fail(run, "never_started", f"{work.handoff} was delivered too often and never begun")
             return "never_started", None
         case Work() if head.failures <= MOST_FAILURES:
