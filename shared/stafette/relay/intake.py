@@ -6,12 +6,15 @@ from stafette import clock, trace
 from stafette.aws import artifacts, store
 from stafette.core.body import open_body, read_json
 from stafette.core.errors import RefusedError
+from stafette.core.follow_ups import follow_ups
 from stafette.core.job import DEADLINE, FIRST_LOOK, Head, Status
 from stafette.core.messages import Request, fingerprint, job_id, read_ref, read_request
 from stafette.relay.batch import Delivery, Return
-from stafette.relay.stage import resend
+from stafette.relay.carry import carry
 
 FIRST_STAGE = "asked"
+# The name under which the first stage takes what was asked.
+ASKED = "Asked"
 
 
 def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]) -> Return | None:
@@ -31,7 +34,8 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
     check(request)
     now = clock.now()
     head = new_head(request, delivery.origin, then, now)
-    standing = store.put_request(head.job_id, {"flow": request.flow, "input": request.input}, now)
+    asked = {"flow": request.flow, "input": request.input}
+    standing = store.put_request(head.job_id, asked, now)
     found = store.start(head)
     if fingerprint(standing) != head.fingerprint or (
         found and found.fingerprint != head.fingerprint
@@ -42,8 +46,9 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
         )
     if found is None:
         trace.info("a job starts", job_id=head.job_id, trace_id=head.trace_id, tenant=head.tenant)
-    if found is None or found.last == "intake":
-        resend(found or head)
+    head = found or head
+    if head.last == "intake":
+        carry(head.job_id, follow_ups(head, now, {ASKED: asked}))
     return None
 
 
