@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from stafette import clock
+from stafette import clock, trace
 from stafette.agent import cost, definition, failures, model
 from stafette.agent.answer import output_format, read
 from stafette.aws import calls
@@ -57,10 +57,19 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T]) -> T:
         value = read(reply.message, answer)
     except Exception as exc:
         reason = exc.reason if isinstance(exc, StafetteError) else "bug"
-        calls.settle(run, _failed(call, reason))
+        _settle(run, _failed(call, reason))
         raise
-    calls.settle(run, replace(call, outcome="ok"))
+    _settle(run, replace(call, outcome="ok"))
     return value
+
+
+def _settle(run: Run, call: calls.Call) -> None:
+    """Records what a call came to. An answer that was paid for is not thrown away because its record is late:
+    that then stays `begun`, which is what is known of it."""
+    try:
+        calls.settle(run, call)
+    except StafetteError as error:
+        trace.info("a model call is not settled", job_id=run.job_id, reason=error.reason)
 
 
 def _answered(call: calls.Call, reply: model.Reply, price: cost.Price) -> calls.Call:

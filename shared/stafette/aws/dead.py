@@ -51,7 +51,7 @@ def keep(
         trace.info(
             "kept a dead message", id=record_id, function=function, reason=reason, job_id=job_id
         )
-        trace.count("DeadRecords", function=function)
+        trace.count("DeadRecords")
 
 
 def find(record_id: str) -> Item | None:

@@ -1,0 +1,83 @@
+"""The house stands as DESIGN and README say: what a function imports, what a stage needs, what an event is."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from local.template import load
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTIONS = sorted(path.parent.name for path in ROOT.glob("functions/*/app.py"))
+ASKS_A_MODEL = {"classify", "draft", "enrich_record"}
+TEMPLATE = load(ROOT / "template.yaml")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_imports_the_model_only_if_it_asks_one(name: str) -> None:
+    code = (
+        "import sys, runpy; sys.path[:0] = ['shared']; "
+        f"runpy.run_path('functions/{name}/app.py'); "
+        "print('anthropic' in sys.modules)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == str(name in ASKS_A_MODEL)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_importing_a_function_reads_no_setting_and_makes_no_client(name: str) -> None:
+    code = (
+        "import sys, runpy, boto3, os; sys.path[:0] = ['shared']; os.environ.clear(); "
+        "boto3.client = None; "
+        f"runpy.run_path('functions/{name}/app.py')"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env={})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_thin(name: str) -> None:
+    assert len((ROOT / "functions" / name / "app.py").read_text().splitlines()) <= 60
+
+
+def test_every_folder_of_functions_is_in_the_template_and_the_other_way_round() -> None:
+    declared = {function.name for function in TEMPLATE.functions.values()}
+    assert declared == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("events/*.json")), ids=lambda path: path.name)
+def test_every_event_is_a_request_that_a_flow_takes(path: Path) -> None:
+    from flows.catalog import Asked, checked
+    from stafette.core.body import open_body
+    from stafette.core.messages import read_request
+
+    value = open_body(path.read_text())
+    assert value is not None
+    request = read_request(value)
+    assert checked(Asked(flow=request.flow, input=request.input))
+    assert json.loads(path.read_text())["request_id"]
+
+
+def sends(name: str) -> set[str]:
+    """Functions that the source of a stage names as `then`, `over` or its join."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / "functions" / name / "app.py").read_text())):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg in ("then", "over")
+            and isinstance(node.value, ast.Constant)
+            and node.value.value is not None
+        ):
+            found.add(node.value.value)
+    return found
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_stage_knows_the_queues_of_the_functions_it_sends_to(name: str) -> None:
+    function = next(f for f in TEMPLATE.functions.values() if f.name == name)
+    missing = {to for to in sends(name) if f"QUEUE_{to.upper()}" not in function.variables}
+    assert not missing, f"{name} in template.yaml lacks the queues of {missing}"
