@@ -12,9 +12,10 @@ $(VENV)/.installed: requirements-dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
-# A job from start to end on this machine. TICKET="any text" takes your own.
+# A job from start to end on this machine. TICKET="any text" takes your own; the demo reads it from its environment.
+export TICKET
 demo: $(VENV)/.installed
-	$(BIN)/python -m local.demo $(if $(TICKET),--text "$(TICKET)")
+	$(BIN)/python -m local.demo
 
 test: $(VENV)/.installed
 	$(BIN)/pytest -n 2

@@ -27,6 +27,7 @@ from local.template import REGION
 
 PLACE = Path(".stafette")
 _OWN_MODEL = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL_BASE_URL")
+_OF_STACK = re.compile(r"TABLE|BUCKET|TOPIC|RETENTION_DAYS|QUEUE_\w+")
 _FILE_NAME = re.compile(r"[\w-]{1,128}")
 
 
@@ -128,6 +129,7 @@ def run(
             "endpoint": endpoint,
             "region": REGION,
             "outputs": dict(machine.outputs),
+            "environment": settings_of(machine),
             "model_base_url": access.get("MODEL_BASE_URL") or access.get("ANTHROPIC_BASE_URL"),
         }
         _write(here, json.dumps(about, indent=2))
@@ -138,6 +140,14 @@ def run(
         )  # before the endpoint: what functions call must answer to the end
         stopped.wait()
         print("stopping: what is being worked on is finished first", flush=True)
+
+
+def settings_of(machine: Machine) -> dict[str, str]:
+    """What any of the functions is told of the stack: its table, bucket, topic and queues."""
+    told: dict[str, str] = {}
+    for function in machine.template.functions.values():
+        told |= function.variables
+    return {name: value for name, value in told.items() if _OF_STACK.fullmatch(name)}
 
 
 def _introduce(machine: Machine, endpoint: str) -> None:

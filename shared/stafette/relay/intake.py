@@ -35,15 +35,13 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
     now = clock.now()
     head = new_head(request, delivery.origin, then, now)
     asked = {"flow": request.flow, "input": request.input}
+    # Of two requests under one id, the one that is stored first is the job; before that, no head is put.
     standing = store.put_request(head.job_id, asked, now)
+    if fingerprint(standing) != head.fingerprint:
+        raise _conflict(request)
     found = store.start(head)
-    if fingerprint(standing) != head.fingerprint or (
-        found and found.fingerprint != head.fingerprint
-    ):
-        raise RefusedError(
-            f"request id {request.request_id} was used before for another request",
-            reason="request_id_conflict",
-        )
+    if found is not None and found.fingerprint != head.fingerprint:
+        raise _conflict(request)
     if found is None:
         trace.info("a job starts", job_id=head.job_id, trace_id=head.trace_id, tenant=head.tenant)
     head = found or head
@@ -69,6 +67,13 @@ def new_head(request: Request, message_id: str, then: str, now: float) -> Head:
         moved=now,
         deadline=now + DEADLINE,
         due=now + FIRST_LOOK,
+    )
+
+
+def _conflict(request: Request) -> RefusedError:
+    return RefusedError(
+        f"request id {request.request_id} was used before for another request",
+        reason="request_id_conflict",
     )
 
 
