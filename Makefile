@@ -13,6 +13,8 @@ $(VENV)/.installed: requirements-dev.txt pyproject.toml
 	touch $@
 
 # A job from start to end on this machine. TICKET="any text" takes your own; the demo reads it from its environment.
+# (The text is taken as it stands: make must not expand a $ in it.)
+override TICKET := $(value TICKET)
 export TICKET
 demo: $(VENV)/.installed
 	$(BIN)/python -m local.demo

@@ -1,4 +1,4 @@
-"""`python -m local.serve`: one machine kept running, with an endpoint that speaks AWS for the CLI and other programs."""
+"""`python -m local.serve`: one machine kept running, and an endpoint that speaks AWS for the CLI and others."""
 
 import argparse
 import json
@@ -64,7 +64,6 @@ def served(machine: Machine, port: int = 0) -> Iterator[str]:
     server = make_server(
         "127.0.0.1", port, application(machine), threaded=True, request_handler=_Quiet
     )
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="endpoint")
     thread.start()
     try:

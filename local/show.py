@@ -1,4 +1,4 @@
-"""How a job looks to a person. What strangers wrote is shown as text: no markup is read, no control character passes."""
+"""How a job looks to a person. What strangers wrote is text: no markup is read, no control character passes."""
 
 import json
 import re
@@ -16,7 +16,10 @@ from local import story
 from local.story import Made, Story
 from stafette.core.job import Head, Status
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 but tab and line feed, what turns the direction of writing around, and half characters.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _STYLES = {
     Status.DONE: "green",
     Status.FAILED: "red",
@@ -123,6 +126,15 @@ def joins(told: Story) -> list[str]:
     ]
 
 
+def effects(told: Story) -> Table:
+    """What was done to the outside world."""
+    table = grid("effect", "status", "result")
+    for item in told.effects:
+        name = item["sk"].removeprefix("EFFECT#")
+        table.add_row(line(name), line(item["status"]), line(item.get("data") or "", 120))
+    return table
+
+
 def ending(head: Head) -> str:
     """Why a job ended that did not end well."""
     return line(f"{head.reason}: {head.detail}", 400) if head.reason else ""
@@ -161,21 +173,20 @@ class _Follower:
     def __init__(self, console: Console, draw: Callable[..., None] | None) -> None:
         self._console, self._draw = console, draw
         self._known: set[str] = set()
-        self._counted = -1
+        self._counted = 0
         self.said_it = False
 
     def show(self, told: Story) -> None:
         head = told.head
-        counted = _counted(told)
         for entry in told.journal:
             if entry["sk"] in self._known:
                 continue
             self._known.add(entry["sk"])
-            if entry["stage"] != head.stage or not head.parts:
+            if _handoff(entry).endswith(":join"):
                 self._say_parts(told)
             after = seconds(float(entry["at"]) - head.created)
             self._console.print(f"{after:>9}  {line(entry['stage']):<11} {_after(told, entry)}")
-        if counted != self._counted and head.parts:
+        if head.parts:
             self._say_parts(told)
         # The last entry of the journal is written after the head has ended.
         self.said_it = any(entry["status"] == head.status.value for entry in told.journal[-1:])
@@ -184,7 +195,7 @@ class _Follower:
 
     def _say_parts(self, told: Story) -> None:
         counted = _counted(told)
-        if told.parts and counted != self._counted:
+        if counted != self._counted:
             self._counted = counted
             total = sum(each.total for each in told.parts)
             self._console.print(f"{'':9}  {'':11} parts {counted}/{total}")

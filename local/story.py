@@ -163,4 +163,3 @@ def _calls(items: list[Item]) -> Iterator[Made]:
 def _calls_of_parts(job_id: str, of: Parts) -> Iterator[Made]:
     for n in range(ranges(of.total)):
         yield from _calls(list(table.query(keys.parts(job_id, of.split, n), "CALL#")))
-
