@@ -15,8 +15,8 @@ from stafette.aws import dead, store
 
 REFUSED, MISSING = "refused", "not found"
 # Jobs end about in the order they were sent in: a look goes on until so many in a row are still at work.
-_AHEAD = 8
-_EVERY = 0.25
+_AHEAD = 3
+_EVERY = 0.5
 
 
 @dataclass(slots=True)

@@ -386,11 +386,10 @@ def test_published_notices_can_be_read(machine: Machine) -> None:
     def publish(event: Event, context: Any) -> None:
         from stafette.aws.clients import sns
 
-        about = {"status": {"DataType": "String", "StringValue": "done"}}
         sns().publish(
             TopicArn=machine.template.topics["Ended"].arn,
             Message=json.dumps({"job_id": "j1"}),
-            MessageAttributes=about,
+            MessageAttributes={"status": {"DataType": "String", "StringValue": "done"}},
         )
 
     Handlers.of["work"] = publish
@@ -426,16 +425,16 @@ def test_threads_deliver_up_to_the_maximum_concurrency_and_no_more(template: Pat
     most: list[int] = []
 
     def handle(event: Event, context: Any) -> None:
-        most.append(next(m.busy for m in machine.mappings if m.function.name == "work"))
+        most.append(next(m.busy for m in running.mappings if m.function.name == "work"))
         together.wait()
 
-    with Machine(template, clock=RealClock()) as machine:
+    with Machine(template, clock=RealClock()) as running:
         Handlers.of["work"] = handle
-        send(machine, *(str(n) for n in range(20)))
-        machine.start()
-        assert machine.wait_until_quiet(30)
-        machine.stop()
-        assert machine.failures == []
+        send(running, *(str(n) for n in range(20)))
+        running.start()
+        assert running.wait_until_quiet(30)
+        running.stop()
+        assert running.failures == []
     assert max(most) == 2
 
 
