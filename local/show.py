@@ -20,6 +20,8 @@ from stafette.core.job import Head, Status
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# How often an ended job is looked at for the last entry of its journal.
+_LOOKS = 8
 _STYLES = {
     Status.DONE: "green",
     Status.FAILED: "red",
@@ -59,12 +61,15 @@ def status(value: Status) -> Text:
 
 
 def grid(*columns: str) -> Table:
-    """A table whose columns hold their words whole; one that starts with `>` is for numbers."""
+    """A table. Its first column and its numbers (`>`) are not broken over lines: ids are there to be copied."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
+    for n, name in enumerate(columns):
         right = name.startswith(">")
         table.add_column(
-            name.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold"
+            name.lstrip(">"),
+            justify="right" if right else "left",
+            no_wrap=right or n == 0,
+            overflow="fold",
         )
     return table
 
@@ -159,8 +164,8 @@ def follow(
             told = story.read(job_id)
             if told is not None:
                 follower.show(told)
-            over = until is not None and time.monotonic() >= until
-            if (told is not None and told.head.status.ended and follower.said_it) or over:
+            late = until is not None and time.monotonic() >= until
+            if follower.over or late:
                 return told
             if told is None and until is None:
                 return None
@@ -174,7 +179,8 @@ class _Follower:
         self._console, self._draw = console, draw
         self._known: set[str] = set()
         self._counted = 0
-        self.said_it = False
+        self._looks = 0
+        self.over = False
 
     def show(self, told: Story) -> None:
         head = told.head
@@ -188,8 +194,10 @@ class _Follower:
             self._console.print(f"{after:>9}  {line(entry['stage']):<11} {_after(told, entry)}")
         if head.parts:
             self._say_parts(told)
-        # The last entry of the journal is written after the head has ended.
-        self.said_it = any(entry["status"] == head.status.value for entry in told.journal[-1:])
+        # The entry of the end is written after the head has ended; a worker that died may owe it for a while.
+        self._looks += head.status.ended
+        written = any(entry["status"] == head.status.value for entry in told.journal)
+        self.over = head.status.ended and (written or self._looks >= _LOOKS)
         if self._draw:
             self._draw(_bar(told), refresh=True)
 

@@ -18,6 +18,7 @@ from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from local.calls import Call, Phase
 from local.machine import Machine
 from local.model import OfflineModel, serve_model
+from stafette.aws import dead
 from stafette.core import messages
 from stafette.core.joins import ranges
 from stafette.core.numbers import from_stored, item_size
@@ -151,8 +152,8 @@ class Stack:
         items = self.partition(f"JOB#{job_id}")
         return [item for item in items if item["sk"].startswith("EVENT#")]
 
-    def dead(self) -> list[Json]:
-        """The dead records that are listed."""
+    def dead(self, job_id: str | None = None) -> list[Json]:
+        """The dead records that are listed: all, or those of a job."""
         found: list[Json] = []
         for shard in range(8):
             keys = self._query(
@@ -161,7 +162,14 @@ class Stack:
                 ExpressionAttributeValues=_named(f"DEAD#{shard}"),
             )
             found += [item for key in keys if (item := self.item(key["pk"], key["sk"]))]
-        return found
+        return [item for item in found if job_id in (None, item.get("job_id"))]
+
+    def kept_body(self, record_id: str) -> str:
+        """The whole body that a dead record keeps."""
+        with self.machine.inside("bury"):
+            record = dead.find(record_id)
+        assert record is not None
+        return str(record["body"])
 
     def notices(self, job_id: str) -> list[str]:
         """The events that the topic was told of a job, in order."""

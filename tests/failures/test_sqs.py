@@ -49,7 +49,9 @@ def test_second_delivery_while_the_first_runs_is_returned_and_does_no_work(stack
     assert failed(third) == []
     assert stack.model.calls == 1
     assert stack.head(job_id) == after_first
-    assert after_first["won"]["classify"] == 2  # route's attempt, then this one: the second raised none
+    assert (
+        after_first["won"]["classify"] == 2
+    )  # route's attempt, then this one: the second raised none
     stack.machine.run_until_quiet()
     assert stack.head(job_id)["status"] == "done"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import boto3
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from cli.main import app
@@ -59,12 +58,13 @@ def place(model: OfflineModel, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(autouse=True)
 def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "200")
     return place
 
 
 def run(*arguments: str, gives: int = 0, given: str | None = None) -> str:
     """What the command printed; it must end with this exit code."""
-    result: Result = CliRunner().invoke(app, list(arguments), input=given)
+    result = CliRunner().invoke(app, list(arguments), input=given)
     assert result.exit_code == gives, f"{result.output}\n{result.exception!r}"
     return result.output
 
@@ -123,7 +123,7 @@ def test_event_is_sent_followed_and_shown() -> None:
     assert data["job"]["status"] == "done"
     assert data["totals"]["calls"] == 6
     assert len(data["effects"]) >= 2
-    assert [entry["stage"] for entry in data["journal"]][0] == "asked"
+    assert data["journal"][0]["stage"] == "asked"
 
 
 def test_request_that_is_sent_twice_is_one_job() -> None:

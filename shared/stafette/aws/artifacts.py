@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 from stafette import settings
 from stafette.aws import clients
 from stafette.aws.failures import translated
-from stafette.core.errors import PermanentError
+from stafette.core.errors import RefusedError
 from stafette.core.messages import Ref
 
 # Where people put requests that are too large for a message. Nothing else of the bucket may be named from outside.
@@ -30,19 +30,23 @@ def get(ref: Ref, within: str = "artifacts/") -> str:
     """The text that a reference names.
 
     Raises:
-        PermanentError: it lies outside of `within` (`forbidden_ref`), is gone (`artifact_missing`), or is not
-            what was stored (`artifact_changed`).
+        RefusedError: it lies outside of `within` (`forbidden_ref`), is gone (`artifact_missing`), is not what was
+            stored (`artifact_changed`), or is not text (`not_text`).
     """
     if not ref.key.startswith(within) or ".." in ref.key:
-        raise PermanentError(
+        raise RefusedError(
             f"a reference to {ref.key[:100]} is not allowed here", reason="forbidden_ref"
         )
     try:
         data = clients.s3().get_object(Bucket=settings.bucket(), Key=ref.key)["Body"].read()
     except ClientError as error:
-        if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-            raise PermanentError(f"{ref.key} is gone", reason="artifact_missing") from error
+        # Who may not list a bucket is told so of a key that is not there.
+        if error.response["Error"]["Code"] in ("NoSuchKey", "404", "AccessDenied"):
+            raise RefusedError(f"{ref.key} is gone", reason="artifact_missing") from error
         raise translated(error) from error
     if sha256(data).hexdigest() != ref.sha256:
-        raise PermanentError(f"{ref.key} is not what was stored", reason="artifact_changed")
-    return data.decode()
+        raise RefusedError(f"{ref.key} is not what was stored", reason="artifact_changed")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"{ref.key} is not UTF-8", reason="not_text") from error

@@ -30,11 +30,12 @@ from botocore.exceptions import ClientError
 from pydantic import BaseModel
 
 from stafette import clock, settings
-from stafette.aws import clients, keys, table
+from stafette.aws import artifacts, clients, keys, table
 from stafette.aws.failures import translated
-from stafette.aws.store import expires
+from stafette.aws.store import VALUE_LIMIT, expires
 from stafette.aws.table import ConditionFailedError
 from stafette.core.errors import PermanentError, StafetteError, TransientError
+from stafette.core.messages import Ref
 from stafette.core.run import Run
 
 # Seconds after the end of an invocation in which a request that it made may still be applied.
@@ -78,6 +79,12 @@ class Effect(Generic[R]):
     result: type[R]
     act: Callable[[str, Any], R]
     in_doubt: InDoubt = "ask"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.result, type) and issubclass(self.result, BaseModel)):
+            raise TypeError(
+                f"the result of effect {self.name} is no pydantic model: it could not be stored"
+            )
 
 
 def once(run: Run, effect: Effect[R], about: Any) -> R:
@@ -219,7 +226,18 @@ class _Records(DynamoDBPersistenceLayer):
         try:
             self._reserve(record, same)
         except ConditionFailedError as lost:
-            raise EffectInProgressError from lost
+            if (lost.old or {}).get("owner") != self._run.owner:
+                raise EffectInProgressError from lost
+
+    def _update_record(self, data_record: DataRecord) -> None:
+        """Stores the result; one that outgrew its record lies in S3, for the effect cannot be taken back."""
+        text = data_record.response_data or ""
+        held: dict[table.Path, Any] = {"data": text}
+        if len(text.encode()) > VALUE_LIMIT:
+            ref = artifacts.put(text, self._run.job_id)
+            held = {"ref": ref.model_dump(include={"key", "bytes", "sha256"})}
+        done = {"status": data_record.status, "expires": data_record.expiry_timestamp}
+        table.update(self._key, sets={**held, **done})
 
     def delete_record(self, data: Any, exception: Exception) -> None:
         """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
@@ -236,7 +254,7 @@ def _exists(old: dict[str, Any]) -> Exception:
         idempotency_key=old["sk"],
         status=old["status"],
         expiry_timestamp=old["expires"],
-        response_data=old.get("data", ""),
+        response_data=artifacts.get(Ref(**old["ref"])) if "ref" in old else old.get("data", ""),
     )
     return IdempotencyItemAlreadyExistsError(old_data_record=record)
 

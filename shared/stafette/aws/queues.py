@@ -1,6 +1,6 @@
 """Sending and hiding messages. A body over the limit goes to S3 and a reference travels instead."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from stafette.core.retry import backoff
 if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import SendMessageBatchRequestEntryTypeDef
 
-# What rides in a message, and what one batch call may sum up to (SQS takes 1,048,576; the rest is headroom).
+# Bytes that SQS takes in one message, and in all messages of one batch call.
+MESSAGE_LIMIT = 1_048_576
+# What rides in a message, and what one batch call may sum up to: the rest is headroom.
 BODY_LIMIT = 200_000
 BATCH_LIMIT = 1_000_000
 _BATCH_TRIES = 4
@@ -87,6 +89,14 @@ def send_all(sends: Sequence[Send]) -> list[NotSent]:
     for chunk in _chunks([(send, to_body(send.message, send.message.job_id)) for send in sends]):
         refused += _send_chunk(chunk)
     return refused
+
+
+def message_size(body: str, attributes: Mapping[str, Mapping[str, str]] | None = None) -> int:
+    """Bytes of a message as SQS counts them: UTF-8 of the body, and of names, types and values of attributes."""
+    texts = [body]
+    for name, attribute in (attributes or {}).items():
+        texts += [name, *attribute.values()]
+    return sum(len(text.encode()) for text in texts)
 
 
 def hide(function: str, receipt: str, seconds: float) -> None:
@@ -169,6 +179,9 @@ def _accepted_in_part(entries: dict[int, tuple[Send, str]]) -> dict[int, tuple[s
 def resend_body(function: str, body: str, tenant: str, origin: str) -> None:
     """Puts a kept body back on the queue it came from; `origin` is the id of the message it first came in."""
     attributes: Any = {"origin": {"DataType": "String", "StringValue": origin}}
+    if message_size(body, attributes) > MESSAGE_LIMIT:
+        # It filled a message to the brim when it came; with its origin it is too large. Whoever takes it takes a ref.
+        body = artifacts.put(body, "inbox").to_body()
     try:
         clients.sqs().send_message(
             QueueUrl=settings.queue(function),

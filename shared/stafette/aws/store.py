@@ -12,7 +12,7 @@ from stafette import clock, settings
 from stafette.aws import artifacts, keys, table
 from stafette.aws.table import ConditionFailedError, Item, Path
 from stafette.core import job
-from stafette.core.body import read_json
+from stafette.core.body import read_json, whole_text
 from stafette.core.errors import PermanentError, TransientError
 from stafette.core.follow_ups import Journal
 from stafette.core.job import Head, Move, Status
@@ -52,7 +52,7 @@ def expires() -> int:
 
 def stored_value(value: Any, folder: str) -> dict[str, Any]:
     """Attributes that hold a JSON value: the text itself, or where it lies in S3."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = whole_text(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     if len(text.encode()) <= VALUE_LIMIT:
         return {"value": text}
     ref = artifacts.put(text, folder)
@@ -246,8 +246,10 @@ def reopen(job_id: str, now: float) -> Head | None:
                 when=Attr("status").eq(Status.FAILED.value),
             )
         )
-    except ConditionFailedError:
-        return None
+    except ConditionFailedError as lost:
+        old = Head.from_item(lost.old) if lost.old else None
+        ours = old and old.status is Status.ACTIVE and (old.last, old.moved) == ("reopen", now)
+        return old if ours else None  # ours: the answer was lost
 
 
 def _held(run: Run) -> ConditionBase:
@@ -278,8 +280,9 @@ def look_again(head: Head, due: float, look: float) -> bool:
             sets={"due": due, "look": look},
             when=Attr("due").eq(head.due),
         )
-    except ConditionFailedError:
-        return False
+    except ConditionFailedError as lost:
+        # Ours when the answer was lost. Another sweep's if it came to the same: then both push, which is harmless.
+        return bool(lost.old) and (lost.old.get("due"), lost.old.get("look")) == (due, look)
     return True
 
 

@@ -50,9 +50,14 @@ def read_json(text: str) -> Any:
     return value
 
 
+def has_halves(text: str) -> bool:
+    """Whether text holds surrogates, which can be neither encoded, hashed nor sent."""
+    return bool(_SURROGATE.search(text))
+
+
 def whole_text(text: str) -> str:
     """Text with every lone surrogate replaced by U+FFFD, and pairs joined: fit to be encoded, hashed and sent."""
-    if not _SURROGATE.search(text):
+    if not has_halves(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

@@ -59,6 +59,7 @@ def claimable(head: Head, message: Handoff, now: float) -> bool:
         head.status is Status.ACTIVE
         and head.stage == message.stage
         and head.handoff == message.handoff
+        and head.v <= VERSION
         and _free(head, message.wake, now)
     )
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
+from stafette.core.body import has_halves, whole_text
 from stafette.core.errors import RefusedError
 
 VERSION = 1
@@ -32,8 +33,14 @@ class Message(BaseModel):
     v: Annotated[int, Field(ge=1)] = VERSION
 
     def to_body(self) -> str:
-        """ASCII JSON: SQS refuses some characters that JSON may hold raw, and ASCII escapes them all."""
-        return json.dumps(self.model_dump(mode="json"), ensure_ascii=True, separators=(",", ":"))
+        """ASCII JSON: SQS refuses some characters that JSON may hold raw, and ASCII escapes them all.
+
+        Half a character, which the receiver would refuse, is replaced as it is in stored results.
+        """
+        value = self.model_dump(mode="json")
+        if has_halves(text := json.dumps(value, ensure_ascii=False)):
+            value = json.loads(whole_text(text))
+        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 
 class Ref(Message):
@@ -139,7 +146,7 @@ def read_work(value: dict[str, Any]) -> AnyWork:
         RefusedError: it is none of ours (`unknown_envelope`) or has the wrong shape (`bad_shape`).
     """
     _check_version(value)
-    if value.get("kind") not in {"handoff", "range", "part", "notice"}:
+    if value.get("kind") not in ("handoff", "range", "part", "notice"):
         raise RefusedError("the body is no message of this system", reason="unknown_envelope")
     return _validated(_any_work, value)
 

@@ -32,6 +32,8 @@ def to_stored(value: Any, path: str = "") -> Any:
                 if not empty_set(v)
             }
         case set() | frozenset():
+            if not value:
+                raise TypeError(f"{path or 'value'} is an empty set where it cannot be left out")
             return {to_stored(v, f"{path}{{}}") for v in value}
         case list() | tuple():
             return [to_stored(v, f"{path}[{i}]") for i, v in enumerate(value)]

@@ -78,7 +78,9 @@ def batch_handler(function: str, take: Take) -> Handler:
         answer = process_partial_response(
             event=event, record_handler=one, processor=processor, context=context
         )
-        return {"batchItemFailures": answer["batchItemFailures"]}
+        # SQS may deliver a message twice in one batch: it is named once, and comes back if either did not finish.
+        failed = dict.fromkeys(item["itemIdentifier"] for item in answer["batchItemFailures"])
+        return {"batchItemFailures": [{"itemIdentifier": name} for name in failed]}
 
     return handler
 

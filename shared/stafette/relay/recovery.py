@@ -7,7 +7,7 @@ from stafette import clock, trace
 from stafette.aws import dead, parts, queues, store
 from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError
-from stafette.core.follow_ups import follow_ups, handoff_of, journal_of, moving, part_messages
+from stafette.core.follow_ups import follow_ups, handoff_of, part_messages
 from stafette.core.job import MOST_FAILURES, Head, Status
 from stafette.core.joins import ranges
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
@@ -133,7 +133,10 @@ def _look_at(job_id: str) -> bool:
         return False
     look = head.look * 2
     busy_until = max(head.lease, head.not_before, now)
-    if not store.look_again(head, busy_until + look, look):
+    due = busy_until + look
+    if now < head.deadline:
+        due = min(due, head.deadline)  # looks grow apart, and the deadline falls between two of them
+    if not store.look_again(head, due, look):
         return False
     if now >= head.deadline:
         ended = store.end(
@@ -161,13 +164,15 @@ def _has_backlog(head: Head) -> bool:
 
 
 def move_on(head: Head, now: float) -> None:
-    """Sends what moves an active job on: its next work, or the ranges while some of its parts have not ended."""
+    """Sends again all that follows from where an active job is: its journal and what it tells may not have left
+    either. Last, its next work, or the ranges while some of its parts have not ended."""
+    result = store.winning_result(head, head.last) if head.last in head.won else None
+    notice = result.notice if result is not None else None
     split = (head.handoff or "").split(":")[0]
+    listed = None
     if head.parts and parts.counted(head.job_id, split).completed < ranges(head.parts):
-        attempt = head.won[split]
-        carry(head.job_id, moving(head, now, parts=store.split_list(head.job_id, split, attempt)))
-    else:
-        carry(head.job_id, (handoff_of(head, now),))
+        listed = store.split_list(head.job_id, split, head.won[split])
+    carry(head.job_id, follow_ups(head, now, parts=listed, notice=notice))
 
 
 # --- a person's ----------------------------------------------------------------------------------------
@@ -179,7 +184,6 @@ def reopen(job_id: str) -> Head | None:
     head = store.reopen(job_id, now)
     if head is None:
         return None
-    carry(job_id, (journal_of(head),))
     move_on(head, now)
     return head
 
