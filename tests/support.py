@@ -56,11 +56,13 @@ class Ending:
     notices: tuple[str, ...]
 
 
-def ticket(request_id: str | None, records: int | None = 3, **changes: Any) -> Json:
-    """A request like events/ticket.json, with so many records (None: as it is). `changes` go into its input."""
+def ticket(request_id: str | None, records: int | list[Json] | None = 3, **changes: Any) -> Json:
+    """A request like events/ticket.json, with so many records, or these, or (None) its own. `changes` go into its input."""
     body: Json = json.loads((EVENTS / "ticket.json").read_text())
     body["request_id"] = request_id
-    if records is not None:
+    if isinstance(records, list):
+        body["input"]["records"] = records
+    elif records is not None:
         known = body["input"]["records"][:records]
         made = [
             {"kind": "order", "id": f"order-{n}", "text": f"Order {n}."} for n in range(records)
@@ -87,12 +89,12 @@ class Stack:
         )
         return str(answer["MessageId"])
 
-    def ask(self, request_id: str, records: int | None = 3, **changes: Any) -> str:
+    def ask(self, request_id: str, records: int | list[Json] | None = 3, **changes: Any) -> str:
         """Asks for a ticket. Returns the id of its job."""
         self.send("intake", ticket(request_id, records, **changes))
         return job_of(request_id)
 
-    def run(self, request_id: str, records: int | None = 3, **changes: Any) -> str:
+    def run(self, request_id: str, records: int | list[Json] | None = 3, **changes: Any) -> str:
         """Asks for a ticket and runs until all is quiet."""
         job_id = self.ask(request_id, records, **changes)
         self.machine.run_until_quiet(limit=20_000)

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from boto3.dynamodb.types import TypeDeserializer
 from botocore.exceptions import ClientError
 
 from local.calls import Call
 from local.mappings import Mapping
 from tests import support
-
-_deserialize = TypeDeserializer().deserialize
 
 
 class Stack(support.Stack):
@@ -33,11 +30,11 @@ class Stack(support.Stack):
         return batch, self.mapping(function).event(batch)
 
     def items(self, sk: str = "") -> list[dict[str, Any]]:
-        """All items whose sort key starts so, with numbers as the table has them."""
+        """All items whose sort key starts so."""
         scan = self.machine.client("dynamodb").get_paginator("scan")
         pages = scan.paginate(TableName=self.machine.table)
-        plain = ({n: _deserialize(v) for n, v in i.items()} for p in pages for i in p["Items"])
-        return [item for item in plain if item["sk"].startswith(sk)]
+        found = (support.read_item(item) for page in pages for item in page["Items"])
+        return [item for item in found if item["sk"].startswith(sk)]
 
     def calls(self, operation: str, holding: str = "") -> list[Call]:
         """The calls of an operation that functions made, with some text in their parameters."""

@@ -1,18 +1,18 @@
 """REQ-DDB-06: a conditional write took effect, its answer was lost, botocore repeated it, and its condition fails."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from local.calls import Call, Phase
 from stafette import clock
 from stafette.aws import keys, parts, store
 from stafette.core.decide import Refuse, Wait, Work, decide
-from stafette.core.follow_ups import Send, part_messages
+from stafette.core.follow_ups import part_messages
 from stafette.core.job import Move, Status
 from stafette.core.messages import Handoff, PartWork, RangeWork, read_work
 from stafette.core.run import Run
@@ -66,7 +66,7 @@ def waiting(stack: Stack) -> Handoff:
     stack.ask("r1", 2)
     stack.run_to("classify")
     (message,) = stack.machine.backlog()["ClassifyQueue"]
-    work = read_work(__import__("json").loads(message.body))
+    work = read_work(json.loads(message.body))
     assert isinstance(work, Handoff)
     return work
 
@@ -174,7 +174,6 @@ def test_a_part_is_claimed_waits_ends_and_is_counted_though_answers_are_lost(
         assert parts.counted(again.job_id, "enrich") == parts.Count(1, 0)
     assert lost["PART"] >= 4
     assert lost["JOIN"] == 2
-    assert Send(again).to == "enrich_record"
 
 
 def test_reopening_a_job_goes_on_though_its_answer_is_lost(stack: Stack, waiting: Handoff) -> None:
@@ -210,4 +209,3 @@ def test_every_conditional_write_asks_for_the_item_it_failed_on(stack: Stack) ->
     conditional = [given for given in written if "ConditionExpression" in given]
     assert conditional
     assert all(g["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD" for g in conditional)
-    assert issubclass(ClientError, Exception)

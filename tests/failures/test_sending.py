@@ -129,10 +129,11 @@ def test_a_second_chunk_that_is_turned_away_whole_has_no_part_worked_twice(stack
     turned_away: list[Call] = []
 
     def busy_once(phase: Phase, call: Call) -> None:
-        if phase == "before" and call.operation == "SendMessageBatch" and not turned_away:
-            if json.loads(call.parameters["Entries"][0]["MessageBody"])["index"] == 10:
-                turned_away.append(call)
-                raise aws_error("ThrottlingException", call.operation)
+        if phase == "after" or call.operation != "SendMessageBatch" or turned_away:
+            return
+        if json.loads(call.parameters["Entries"][0]["MessageBody"])["index"] == 10:
+            turned_away.append(call)
+            raise aws_error("ThrottlingException", call.operation)
 
     stack.machine.on_call(busy_once)
     stack.machine.run_until_quiet()

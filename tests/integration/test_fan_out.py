@@ -75,7 +75,7 @@ def orders(count: int) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("count", [0, 1, 100, 101])
 def test_so_many_records_join_once_in_order(stack: Stack, count: int) -> None:
-    assert_joined(stack, stack.run(f"count-{count}", records=None, **fan(count)), count)
+    assert_joined(stack, stack.run(f"count-{count}", **fan(count)), count)
 
 
 def fan(count: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_a_thousand_records_join_once_in_order_though_some_fail(
 ) -> None:
     failed = (0, 99, 100, 555, 999)
     answers(failing(*failed))
-    job_id = stack.run("thousand", records=None, **fan(1000))
+    job_id = stack.run("thousand", **fan(1000))
     assert_joined(stack, job_id, 1000, failed)
 
 
@@ -97,7 +97,7 @@ def test_parts_that_fail_are_counted_with_their_reason(
     stack: Stack, answers: Callable[[Answers], None], failed: tuple[int, ...]
 ) -> None:
     answers(failing(*failed))
-    job_id = stack.run(f"failed-{len(failed)}", records=None, **fan(5))
+    job_id = stack.run(f"failed-{len(failed)}", **fan(5))
     assert_joined(stack, job_id, 5, failed)
     parts = stack.ending(job_id).parts
     assert {parts[n] for n in failed} == {"invalid_request"}
@@ -106,14 +106,14 @@ def test_parts_that_fail_are_counted_with_their_reason(
 def test_a_part_and_a_range_delivered_twice_count_once(stack: Stack) -> None:
     asked = stack.model.calls
     with stack.sending_twice():
-        job_id = stack.run("twice", records=None, **fan(12))
+        job_id = stack.run("twice", **fan(12))
     assert_joined(stack, job_id, 12)
     assert stack.model.calls - asked == 12 + 2
 
 
 def at_join(stack: Stack, name: str, count: int = 3) -> tuple[str, str]:
     """A job whose parts are all counted, and the message that calls its join, taken off the queue."""
-    job_id = stack.ask(name, records=None, **fan(count))
+    job_id = stack.ask(name, **fan(count))
     stack.run_until(lambda: stage_of(stack, job_id) == "enriching")
     stack.run_until(lambda: "EnrichQueue" in stack.machine.backlog())
     [join] = stack.take_away("enrich")
@@ -159,7 +159,7 @@ def test_a_range_that_comes_again_after_its_parts_ended_sends_the_join_again(
 
 
 def test_a_late_result_changes_nothing(stack: Stack) -> None:
-    job_id = stack.run("late", records=None, **fan(3))
+    job_id = stack.run("late", **fan(3))
     before = stack.ending(job_id)
     for body in (*sent(stack, job_id, "range"), *sent(stack, job_id, "part")):
         stack.send("enrich_record", body)
@@ -170,7 +170,7 @@ def test_a_late_result_changes_nothing(stack: Stack) -> None:
 def test_a_result_that_comes_after_its_part_was_given_up_changes_nothing(
     stack: Stack, answers: Callable[[Answers], None]
 ) -> None:
-    job_id = stack.ask("given-up", records=None, **fan(3))
+    job_id = stack.ask("given-up", **fan(3))
     buried: list[str] = []
 
     def bury_meanwhile(request: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ def test_a_result_that_comes_after_its_part_was_given_up_changes_nothing(
 
 def test_a_join_that_is_sent_too_early_does_not_run_over_missing_parts(stack: Stack) -> None:
     _, join = at_join(stack, "template-of-a-join")
-    job_id = stack.ask("early", records=None, **fan(101))
+    job_id = stack.ask("early", **fan(101))
     stack.run_until(lambda: stage_of(stack, job_id) == "enriching")
     body = json.loads(join) | {"job_id": job_id}
     stack.take_away("enrich_record")
@@ -211,7 +211,7 @@ def assert_joined_again(stack: Stack, job_id: str, total: int) -> None:
 
 
 def test_burying_a_range_fails_its_uncounted_parts_and_no_others(stack: Stack) -> None:
-    job_id = stack.ask("range-buried", records=None, **fan(102))
+    job_id = stack.ask("range-buried", **fan(102))
     stack.run_until(lambda: "EnrichRecordQueue" in stack.machine.backlog())
     first, second = stack.take_away("enrich_record")
     [last] = [body for body in (first, second) if json.loads(body)["range_no"] == 1]

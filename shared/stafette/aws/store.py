@@ -282,7 +282,8 @@ def look_again(head: Head, due: float, look: float) -> bool:
         )
     except ConditionFailedError as lost:
         # Ours when the answer was lost. Another sweep's if it came to the same: then both push, which is harmless.
-        return bool(lost.old) and (lost.old.get("due"), lost.old.get("look")) == (due, look)
+        old = Head.from_item(lost.old) if lost.old else None
+        return old is not None and (old.due, old.look) == (due, look)
     return True
 
 
