@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+FAILURE_MODES = (ROOT / "docs" / "failure-modes.md").read_text()
 BLOCKS = re.findall(r"^```(sh[^\n]*)\n(.*?)^```", README, re.M | re.S)
 
 
@@ -73,7 +74,9 @@ def test_the_commands_on_a_running_machine_do_what_they_say() -> None:
     assert not here.exists()
 
 
-@pytest.mark.parametrize("place", sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", README))))
+@pytest.mark.parametrize(
+    "place", sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", README + FAILURE_MODES)))
+)
 def test_a_test_that_is_named_exists(place: tuple[str, str]) -> None:
     path, name = place
     assert f"def {name}(" in (ROOT / path).read_text()
