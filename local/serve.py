@@ -167,6 +167,11 @@ def _write(path: Path, text: str) -> None:
     new.replace(path)
 
 
+def _set_at(signals: set[signal.Signals], stopped: threading.Event) -> None:
+    signal.sigwait(signals)
+    stopped.set()
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m local.serve", description=__doc__)
@@ -174,8 +179,10 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    # A handler that sets an event can find its lock held, by the waiter or by itself: the signals are waited for.
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    threading.Thread(target=_set_at, args=(ends, stopped), daemon=True).start()
     run(arguments.port, stopped, os.environ)
     return 0
 

@@ -57,7 +57,10 @@ class Ending:
 
 
 def ticket(request_id: str | None, records: int | list[Json] | None = 3, **changes: Any) -> Json:
-    """A request like events/ticket.json, with so many records, or these, or (None) its own. `changes` go into its input."""
+    """A request like events/ticket.json, with so many records, or these, or (None) its own.
+
+    `changes` go into its input.
+    """
     body: Json = json.loads((EVENTS / "ticket.json").read_text())
     body["request_id"] = request_id
     if isinstance(records, list):
@@ -178,6 +181,14 @@ class Stack:
         told = [json.loads(each["message"]) for each in self.machine.published]
         return [notice["event"] for notice in told if notice["job_id"] == job_id]
 
+    def value(self, item: Json) -> str:
+        """The JSON text of a stored value, wherever it lies."""
+        if "value" in item:
+            return str(item["value"])
+        client, key = self.machine.client("s3"), item["ref"]["key"]
+        body = client.get_object(Bucket=self.machine.bucket, Key=key)["Body"].read()
+        return str(body.decode())
+
     def outbox(self, job_id: str) -> dict[str, str]:
         """The objects that the effects of a job left."""
         client, prefix = self.machine.client("s3"), f"outbox/{job_id}/"
@@ -198,7 +209,7 @@ class Stack:
         items = {item["sk"]: item for item in self.partition(f"JOB#{job_id}")}
         head = items["JOB"]
         results = {name: items[f"RESULT#{name}#{n:04d}"] for name, n in head["won"].items()}
-        split = json.loads(results["enrich"]["value"]) if "enrich" in results else []
+        split = json.loads(self.value(results["enrich"])) if "enrich" in results else []
         joins, parts = {}, {}
         if top := self.item(f"JOB#{job_id}#enrich", "JOIN"):
             joins["top"] = (top["completed"], top["failed"], top["members"])
@@ -213,7 +224,7 @@ class Stack:
             status=head["status"],
             reason=head.get("reason"),
             waits="due" in head or "owner" in head or "not_before" in head,
-            results={name: plain(item["value"]) for name, item in results.items()},
+            results={name: plain(self.value(item)) for name, item in results.items()},
             parts=parts,
             joins=joins,
             journal=tuple(sk for sk in items if sk.startswith("EVENT#")),
