@@ -254,6 +254,7 @@ def test_failures_that_count_end_a_job_with_the_last_reason(stack: Stack) -> Non
     assert stack.model.unused == 0
     with stack.machine.inside("bury"):
         assert recovery.reopen(job_id) is not None
+        stack.machine.clock.advance_to(stack.machine.clock.now() + 1)
         assert recovery.reopen(job_id) is None
     stack.machine.run_until_quiet()
     assert_done(stack, job_id)

@@ -80,7 +80,8 @@ def _size(value: Any) -> int:
             return len(value)
         case int() | float() | Decimal():
             number = Decimal(str(value))
-            digits = len(number.normalize().as_tuple().digits)
+            # Not `normalize`, which rounds to 28 digits: the table holds 38.
+            digits = len("".join(map(str, number.as_tuple().digits)).strip("0")) or 1
             return min(21, (digits + 1) // 2 + 1 + (number < 0))
         case Mapping():
             return 3 + sum(1 + len(k.encode()) + _size(v) for k, v in value.items())
