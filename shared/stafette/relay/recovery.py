@@ -135,7 +135,8 @@ def _look_at(job_id: str) -> bool:
     busy_until = max(head.lease, head.not_before, now)
     due = busy_until + look
     if now < head.deadline:
-        due = min(due, head.deadline)  # looks grow apart, and the deadline falls between two of them
+        # Looks grow apart, and the deadline falls between two of them.
+        due = min(due, head.deadline)
     if not store.look_again(head, due, look):
         return False
     if now >= head.deadline:
