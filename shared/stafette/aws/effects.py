@@ -236,8 +236,8 @@ class _Records(DynamoDBPersistenceLayer):
         if len(text.encode()) > VALUE_LIMIT:
             ref = artifacts.put(text, self._run.job_id)
             held = {"ref": ref.model_dump(include={"key", "bytes", "sha256"})}
-        done = {"status": data_record.status, "expires": data_record.expiry_timestamp}
-        table.update(self._key, sets={**held, **done})
+        held |= {"status": data_record.status, "expires": data_record.expiry_timestamp}
+        table.update(self._key, sets=held)
 
     def delete_record(self, data: Any, exception: Exception) -> None:
         """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
