@@ -154,7 +154,7 @@ def _introduce(machine: Machine, endpoint: str) -> None:
     for key, queue in machine.template.queues.items():
         print(f"queue     {key:20} {queue.url}")
     if url := machine.outputs.get("IntakeQueueUrl"):
-        body = """'{"request_id": "r1", "text": "My card was stolen"}'"""
+        body = """'{"request_id": "r1", "input": {"text": "My card was stolen"}}'"""
         print(f"\naws sqs send-message --endpoint-url {endpoint} --region {REGION} \\")
         print(f"  --queue-url {url} --message-body {body}\n", flush=True)
 
