@@ -170,8 +170,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place(stack: Stack, num
     """REQ-PARSE-03: from a body; before any model call."""
     body = TEXT.replace('"input": {', '"input": {"score": ' + number + ", ")
     assert take(stack, body) == "not_finite"
-    detail = stack.dead()[0]["detail"]
-    assert "$.input.score" in detail or number in detail
+    assert "$.input.score is not a finite number" in stack.dead()[0]["detail"]
     assert stack.model.calls == 0
 
 
@@ -180,12 +179,9 @@ def _models() -> Iterator[type[BaseModel]]:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             for model in vars(module).values():
-                is_model = isinstance(model, type) and issubclass(model, BaseModel)
-                if (
-                    is_model
-                    and model.__module__ == module.__name__
-                    and not issubclass(model, Lease)
-                ):
+                if not (isinstance(model, type) and issubclass(model, BaseModel)):
+                    continue
+                if model.__module__ == module.__name__ and not issubclass(model, Lease):
                     yield model
 
 

@@ -70,9 +70,7 @@ def assert_joined(stack: Stack, job_id: str, total: int, failed: tuple[int, ...]
 
 
 def orders(count: int) -> list[dict[str, str]]:
-    return [
-        {"kind": "order", "id": f"order-{n}", "text": "The card was charged."} for n in range(count)
-    ]
+    return [{"kind": "order", "id": f"order-{n}", "text": "A part of 4711."} for n in range(count)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 100, 101])
@@ -81,7 +79,7 @@ def test_so_many_records_join_once_in_order(stack: Stack, count: int) -> None:
 
 
 def fan(count: int) -> dict[str, Any]:
-    return {"records": orders(count), "text": "My card was charged."}
+    return {"records": orders(count), "text": "My order 4711 was charged."}
 
 
 @pytest.mark.slow

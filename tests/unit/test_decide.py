@@ -179,7 +179,7 @@ def stored() -> Iterator[None]:
 
 @given(standing=heads, message=handoffs, bare=st.booleans())
 @settings(
-    max_examples=400,
+    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -201,7 +201,8 @@ def test_the_claim_goes_through_exactly_when_the_core_says_so(
         assert isinstance(decision, Work | GiveUp) is took
     if not took:
         assert not isinstance(decision, Work | GiveUp)
-        assert table.get(keys.head(JOB)) == {"pk": f"JOB#{JOB}", "sk": "JOB", **item}
+        assert store.head(JOB) == found
+        assert found == Head.from_item({"pk": f"JOB#{JOB}", "sk": "JOB", **item})
 
 
 def test_the_answer_to_a_claim_may_be_lost_and_the_claim_repeated(stored: None) -> None:
