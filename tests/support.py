@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types import Message
 from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 
 from local.calls import Call, Phase
 from local.machine import Machine
 from local.model import OfflineModel, serve_model
+from local.model_answers import answer
+from stafette.agent.definition import Agent
+from stafette.agent.model import Reply
 from stafette.aws import dead
 from stafette.core import messages
 from stafette.core.joins import ranges
@@ -415,6 +419,29 @@ def read_item(item: Json) -> Json:
 
 def _named(value: str) -> Json:
     return {":k": {"S": value}}
+
+
+def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None = None) -> None:
+    """Puts the rules of the offline model in the place of the provider, without HTTP and without records of calls.
+
+    `rule` is shown each request and may raise.
+    """
+
+    def send(agent: Agent, messages: list[Any], *, seconds: float, output: Any = None) -> Reply:
+        request = {
+            "model": agent.model,
+            "max_tokens": agent.max_tokens,
+            "system": agent.prompt,
+            "messages": messages,
+            "output_config": output,
+        }
+        if rule is not None:
+            rule(request)
+        return Reply(Message.model_validate(answer(request)), offline=True)
+
+    patch.setattr("stafette.agent.model.send", send)
+    for name in ("begin", "settle"):
+        patch.setattr(f"stafette.aws.calls.{name}", lambda run, call: None)
 
 
 @contextmanager

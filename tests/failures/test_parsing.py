@@ -213,6 +213,19 @@ def test_every_float_field_refuses_what_is_not_finite(
         TypeAdapter(annotated, config=model.model_config).validate_python(number)
 
 
+TRAVELS = [m for m in _models() if m.__module__ in ("flows.ticket", "stafette.core.messages")]
+
+
+@pytest.mark.parametrize("model", TRAVELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_float_without_bounds_would_be_refused_by_whatever_travels(
+    model: type[BaseModel], number: float
+) -> None:
+    """REQ-PARSE-03: by its configuration, for the field that somebody adds."""
+    with pytest.raises(ValidationError):
+        TypeAdapter(float, config=model.model_config).validate_python(number)
+
+
 def test_the_walk_over_models_finds_some() -> None:
     """REQ-PARSE-03."""
     assert ("Classified", "confidence") in [(model.__name__, name) for model, name in FLOATS]

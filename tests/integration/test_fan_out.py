@@ -8,8 +8,9 @@ import pytest
 
 from local.model import Response, error
 from local.model_answers import answer
+from stafette.core.errors import PermanentError
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, Ending, Stack, running_stack
+from tests.support import OLD_MODEL, Ending, Stack, running_stack, script_agent
 
 pytestmark = OLD_MODEL
 
@@ -73,8 +74,14 @@ def orders(count: int) -> list[dict[str, str]]:
     return [{"kind": "order", "id": f"order-{n}", "text": "A part of 4711."} for n in range(count)]
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For fan-outs that are wide and not about the model."""
+    script_agent(monkeypatch)
+
+
 @pytest.mark.parametrize("count", [0, 1, 100, 101])
-def test_so_many_records_join_once_in_order(stack: Stack, count: int) -> None:
+def test_so_many_records_join_once_in_order(quick: None, stack: Stack, count: int) -> None:
     assert_joined(stack, stack.run(f"count-{count}", **fan(count)), count)
 
 
@@ -84,10 +91,16 @@ def fan(count: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_thousand_records_join_once_in_order_though_some_fail(
-    stack: Stack, answers: Callable[[Answers], None]
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = (0, 99, 100, 555, 999)
-    answers(failing(*failed))
+    is_failing = failing(*failed)
+
+    def refuse(request: dict[str, Any]) -> None:
+        if is_failing(request):
+            raise PermanentError(reason="invalid_request")
+
+    script_agent(monkeypatch, refuse)
     job_id = stack.run("thousand", **fan(1000))
     assert_joined(stack, job_id, 1000, failed)
 
@@ -189,7 +202,9 @@ def test_a_result_that_comes_after_its_part_was_given_up_changes_nothing(
     assert stack.ending(job_id).parts[0] == "attempts_exhausted"
 
 
-def test_a_join_that_is_sent_too_early_does_not_run_over_missing_parts(stack: Stack) -> None:
+def test_a_join_that_is_sent_too_early_does_not_run_over_missing_parts(
+    quick: None, stack: Stack
+) -> None:
     _, join = at_join(stack, "template-of-a-join")
     job_id = stack.ask("early", **fan(101))
     stack.run_until(lambda: stage_of(stack, job_id) == "enriching")
@@ -210,7 +225,7 @@ def assert_joined_again(stack: Stack, job_id: str, total: int) -> None:
     assert (ending.status, enriched(ending)["read"]) == ("done", total)
 
 
-def test_burying_a_range_fails_its_uncounted_parts_and_no_others(stack: Stack) -> None:
+def test_burying_a_range_fails_its_uncounted_parts_and_no_others(quick: None, stack: Stack) -> None:
     job_id = stack.ask("range-buried", **fan(102))
     stack.run_until(lambda: "EnrichRecordQueue" in stack.machine.backlog())
     first, second = stack.take_away("enrich_record")

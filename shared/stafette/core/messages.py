@@ -37,10 +37,11 @@ class Message(BaseModel):
 
         Half a character, which the receiver would refuse, is replaced as it is in stored results.
         """
-        value = self.model_dump(mode="json")
+        # It holds JSON values only; pydantic's JSON mode would stumble over half a character.
+        value = self.model_dump()
         if has_halves(text := json.dumps(value, ensure_ascii=False)):
             value = json.loads(whole_text(text))
-        return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 class Ref(Message):
