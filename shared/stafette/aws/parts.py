@@ -115,12 +115,6 @@ def counted(job_id: str, split: str) -> Count:
     return _count(item) if item else Count()
 
 
-def progress(job_id: str, split: str, total: int) -> int:
-    """How many parts have been counted so far, for people who watch."""
-    shards = (table.get(keys.join_shard(job_id, split, n)) for n in range(ranges(total)))
-    return sum(shard["completed"] for shard in shards if shard)
-
-
 def uncounted(job_id: str, split: str, range_no: int, total: int) -> list[int]:
     """The parts of a range that have not been counted."""
     item = table.get(keys.join_shard(job_id, split, range_no)) or {}
