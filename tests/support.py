@@ -32,8 +32,6 @@ Json = dict[str, Any]
 EVENTS = Path(__file__).resolve().parent.parent / "events"
 # The words that make the offline model call a ticket urgent.
 URGENT = " It was not me."
-# An agent's file may name a model that the SDK calls old: nothing that these tests are about.
-OLD_MODEL = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
 INDEXES = {"due": ("due_shard", "due"), "list": ("list_shard", "listed_at")}
 
 _deserialize, _serialize = TypeDeserializer().deserialize, TypeSerializer().serialize

@@ -14,9 +14,7 @@ import pytest
 from local.calls import Call, Phase
 from local.model import error
 from local.model_answers import answer
-from tests.support import OLD_MODEL, URGENT, Ending, Stack, job_of, running_stack, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import URGENT, Ending, Stack, job_of, running_stack, ticket
 
 FLOW = ("intake", "route", "classify", "enrich", "enrich_record", "draft", "act", "notify")
 TEXT = ticket(None)["input"]["text"] + URGENT

@@ -11,9 +11,7 @@ import pytest
 
 from stafette.core.job import MOST_FAILURES, Head, Status
 from stafette.core.numbers import item_size, to_stored
-from tests.support import OLD_MODEL, Cost, Ledger, Stack, job_of, running_stack, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import Cost, Ledger, Stack, job_of, running_stack, ticket
 
 # Results of at most 1 KB with what an item adds to them.
 SHORT = "My card was charged twice."

@@ -10,9 +10,7 @@ from local.model import Response, error
 from local.model_answers import answer
 from stafette.core.errors import PermanentError
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, Ending, Stack, running_stack, script_agent
-
-pytestmark = OLD_MODEL
+from tests.support import Ending, Stack, running_stack, script_agent
 
 
 @pytest.fixture(scope="module")

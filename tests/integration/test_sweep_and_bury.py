@@ -8,9 +8,7 @@ import pytest
 from local.model import error
 from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, URGENT, Stack, running_stack, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import URGENT, Stack, running_stack, ticket
 
 WHOLE = tuple(
     f"EVENT#{name}#0001"
