@@ -25,7 +25,7 @@ from stafette.agent.model import Reply
 from stafette.aws import dead
 from stafette.core import messages
 from stafette.core.joins import ranges
-from stafette.core.numbers import from_stored, item_size
+from stafette.core.numbers import from_stored, item_size, to_stored
 
 Json = dict[str, Any]
 
@@ -126,7 +126,7 @@ class Stack:
     def edit(self, key: tuple[str, str], **sets: Any) -> None:
         """Changes attributes of a stored item behind everybody's back."""
         names = {f"#{n}": name for n, name in enumerate(sets)}
-        values = {f":{n}": _serialize(value) for n, value in enumerate(sets.values())}
+        values = {f":{n}": _serialize(to_stored(value)) for n, value in enumerate(sets.values())}
         self.machine.client("dynamodb").update_item(
             TableName=self.machine.table,
             Key={"pk": {"S": key[0]}, "sk": {"S": key[1]}},

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
+from local.calls import Phase
 from local.model import error
 from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES
 from stafette.relay import recovery
-from tests.support import URGENT, Stack, running_stack, ticket
+from tests.support import URGENT, Died, Stack, running_stack, ticket
 
 WHOLE = tuple(
     f"EVENT#{name}#0001"
@@ -108,6 +110,58 @@ def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(stack: Stack) -
     stack.take_away("act")
     assert_failed(stack, job_id, "deadline")
     assert stack.outbox(job_id) == {}
+
+
+@pytest.mark.parametrize("ender", ["sweep", "cancel"])
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("phase", ["before", "after"])
+def test_whoever_ends_a_job_may_die_at_any_call_and_the_end_is_told(
+    stack: Stack, ender: str, number: int, phase: Phase
+) -> None:
+    job_id = stack.ask(f"{ender}-dies-{number}-{phase}")
+    stack.run_until(lambda: queue_of(stack, "act") in stack.machine.backlog())
+    stack.take_away("act")
+    if ender == "sweep":
+        now = stack.machine.clock.now()
+        stack.edit((f"JOB#{job_id}", "JOB"), deadline=now, due=now)
+        with stack.dying("sweep", number, phase), suppress(Died):
+            sweep(stack)
+    else:
+        with stack.machine.inside("bury"), stack.dying("bury", number, phase), suppress(Died):
+            recovery.cancel(job_id, "not wanted")
+    status, reason = ("failed", "deadline") if ender == "sweep" else ("cancelled", "cancelled")
+    if stack.head(job_id)["status"] == "active":  # died before it could: a person says it again
+        with stack.machine.inside("bury"):
+            recovery.cancel(job_id, "not wanted")
+        status, reason = "cancelled", "cancelled"
+    for _ in range(4):
+        stack.machine.clock.advance_to(stack.machine.clock.now() + 2 * FIRST_LOOK)
+        sweep(stack)
+        stack.machine.run_until_quiet()
+    head = stack.head(job_id)
+    assert (head["status"], head["reason"]) == (status, reason)
+    assert stack.notices(job_id) == ["ended"]
+    assert "due" not in head
+    assert [e["sk"] for e in stack.journal(job_id) if "#job#" in e["sk"]] == ["EVENT#job#0001"]
+
+
+def test_advance_that_was_not_journaled_before_its_job_was_cancelled_is_journaled(
+    stack: Stack,
+) -> None:
+    job_id = stack.ask("cancelled-between")
+    stack.run_until(lambda: queue_of(stack, "classify") in stack.machine.backlog())
+    with stack.dying_at(
+        lambda call: (
+            call.parameters.get("Item", {}).get("sk", {}).get("S") == "EVENT#classify#0001"
+        ),
+        "before",
+    ):
+        stack.machine.step()
+    with stack.machine.inside("bury"):
+        recovery.cancel(job_id, "not wanted")
+    stack.machine.run_until_quiet()
+    journal = {e["sk"] for e in stack.journal(job_id)}
+    assert {"EVENT#classify#0001", "EVENT#job#0001"} <= journal
 
 
 # --- bury --------------------------------------------------------------------------------------------------
