@@ -27,7 +27,7 @@ from stafette.core.job import FIRST_LOOK
 from tests.architecture import template_rules as rules
 from tests.support import OLD_MODEL, URGENT, Json, Stack, job_of, script_agent, ticket
 
-pytestmark = OLD_MODEL
+pytestmark = [OLD_MODEL, pytest.mark.slow]
 
 Used = set[tuple[str, str, str]]  # function, action, resource
 
