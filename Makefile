@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check local lock clean
+.PHONY: demo test check build local lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: requirements-dev.txt pyproject.toml
@@ -28,6 +28,17 @@ check: $(VENV)/.installed
 	$(BIN)/mypy shared functions
 	$(BIN)/lint-imports
 	$(BIN)/cfn-lint template.yaml
+
+# What deploys: `sam build` for a processor and a Python, then a check that every part of it fits them. SAM is no
+# dependency of this project: any SAM CLI will do. $(RUNTIME) has to be on the PATH.
+SAM ?= sam
+ARCHITECTURE ?= arm64
+RUNTIME ?= python3.13
+build: export ARCHITECTURE := $(ARCHITECTURE)
+build: export RUNTIME := $(RUNTIME)
+build: $(VENV)/.installed
+	$(SAM) build --parameter-overrides Architecture=$(ARCHITECTURE) Runtime=$(RUNTIME)
+	$(BIN)/python -m local.built Architecture=$(ARCHITECTURE) Runtime=$(RUNTIME)
 
 # Keeps one machine running, with an HTTP endpoint that any SQS client can send to.
 local: $(VENV)/.installed

@@ -95,7 +95,29 @@ def test_sweep_makes_up_for_what_a_worker_that_died_after_its_advance_did_not_sa
     assert stack.notices(job_id) == ["classified", "ended"]
 
 
-def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(stack: Stack) -> None:
+def test_a_job_is_stuck_when_a_push_did_not_help_and_not_before(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr("stafette.trace.count", lambda metric, n=1: counted.append(metric))
+    job_id = stack.ask("stuck")
+    stack.run_until(lambda: queue_of(stack, "act") in stack.machine.backlog())
+    seen = []
+    for _ in range(3):
+        stack.take_away("act")
+        stack.machine.clock.advance_to(float(stack.head(job_id)["due"]))
+        assert sweep(stack) == 1
+        seen.append(counted.count("StuckJobs"))
+    assert seen == [0, 1, 2]
+    stack.machine.run_until_quiet()
+    assert_done(stack, job_id)
+
+
+def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr("stafette.trace.count", lambda metric, n=1: counted.append(metric))
     job_id = stack.ask("deadline")
     began = stack.machine.clock.now()
     stack.run_until(lambda: queue_of(stack, "act") in stack.machine.backlog())
@@ -105,6 +127,7 @@ def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(stack: Stack) -
         stack.machine.clock.advance_to(float(moments))
         sweep(stack)
     assert stack.machine.clock.now() - began <= DEADLINE + 60
+    assert "StuckJobs" in counted
     assert sweep(stack) == 0
     stack.machine.run_until_quiet()
     stack.take_away("act")

@@ -8,7 +8,7 @@ from stafette.aws import dead, parts, queues, store
 from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError
 from stafette.core.follow_ups import follow_ups, handoff_of, part_messages
-from stafette.core.job import MOST_FAILURES, Head, Status
+from stafette.core.job import FIRST_LOOK, MOST_FAILURES, Head, Status
 from stafette.core.joins import ranges
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
 from stafette.relay.batch import Delivery, Return
@@ -170,6 +170,7 @@ def _look_at(job_id: str) -> bool:
         ended = store.end(job_id, Status.FAILED, now, reason="deadline", detail=detail)
         if ended is not None:
             _tell_and_rest(ended)
+        _tell_stuck(head)
         return True
     if head.status is not Status.ACTIVE or busy_until > now:
         return False
@@ -177,12 +178,22 @@ def _look_at(job_id: str) -> bool:
         return False  # the message is in there somewhere, and another would only add to it
     move_on(head, now)
     trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
+    if head.look > FIRST_LOOK and head.moved <= head.due - head.look:
+        _tell_stuck(
+            head
+        )  # it did not move after the look before either: a push is not what it lacks
     return True
 
 
 def _tell_and_rest(ended: Head) -> None:
     resend(ended)
     store.rest(ended)
+
+
+def _tell_stuck(head: Head) -> None:
+    """An alarm watches this count: one lost message does not set it off."""
+    trace.info("a job is stuck", job_id=head.job_id, stage=head.stage, next=head.next)
+    trace.count("StuckJobs")
 
 
 def _has_backlog(head: Head) -> bool:
