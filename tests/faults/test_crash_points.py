@@ -14,7 +14,8 @@ import pytest
 from local.calls import Call, Phase
 from local.model import error
 from local.model_answers import answer
-from tests.support import OLD_MODEL, URGENT, Ending, Stack, job_of, running_stack, ticket
+from local.records import Ending
+from tests.support import OLD_MODEL, URGENT, Stack, job_of, running_stack, ticket
 
 pytestmark = OLD_MODEL
 
