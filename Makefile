@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check local lock clean
+.PHONY: demo test check prove local lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: requirements-dev.txt pyproject.toml
@@ -28,6 +28,10 @@ check: $(VENV)/.installed
 	$(BIN)/mypy shared functions
 	$(BIN)/lint-imports
 	$(BIN)/cfn-lint template.yaml
+
+# Dies at every call, delivers everything twice and out of order, and compares. ARGS go to `stafette prove`.
+prove: $(VENV)/.installed
+	$(BIN)/stafette prove $(ARGS)
 
 # Keeps one machine running, with an HTTP endpoint that any SQS client can send to.
 local: $(VENV)/.installed

@@ -151,7 +151,11 @@ class Backend:
                 name: (queue._messages, queue._pending_messages, queue.deleted_messages)
                 for name, queue in self._sqs.queues.items()
             }
-            buckets = {name: dict(bucket.keys) for name, bucket in self._buckets().items()}
+            # The keys of a bucket are a mapping to lists of versions that shows the last of each.
+            buckets = {
+                name: {key: bucket.keys[key] for key in list(bucket.keys)}
+                for name, bucket in self._buckets().items()
+            }
             return pickle.dumps((tables, queues, buckets))
 
     def restore(self, saved: bytes) -> None:
@@ -164,8 +168,8 @@ class Backend:
             for name, queue in self._sqs.queues.items():
                 queue._messages, queue._pending_messages, queue.deleted_messages = queues[name]
             for name, bucket in self._buckets().items():
-                for key in bucket.keys.values():
-                    key.dispose()
+                for key in list(bucket.keys):
+                    bucket.keys[key].dispose()
                 bucket.keys.clear()
                 for key, value in buckets[name].items():
                     bucket.keys[key] = value

@@ -36,21 +36,21 @@ def singles(course: Course, kind: str) -> list[Schedule]:
 
 
 def pairs(course: Course, chance: random.Random, most: int) -> list[Schedule]:
-    """Deaths at two calls: all, or so many drawn. The second is counted on in the run that the first disturbs."""
-    kinds, places = ("die-before", "die-after"), singles(course, "die")
+    """Deaths at two calls: all pairs, or so many drawn.
+
+    A function goes on counting after its first death, so the second may fall on any call of the next delivery.
+    """
     found = [
-        (Fault(first, a.function, a.number), Fault(second, b.function, b.number + again))
-        for (a,) in places
-        for (b,) in places
-        # A later call: of the same function, or of any other. One that is never reached is not counted as a point.
-        for again in ((0, 1, 2, 3) if a.function == b.function else (0,))
-        for first in kinds
-        for second in kinds
-        if (a.function, a.number) != (b.function, b.number + again)
-        and (a.function != b.function or b.number + again > a.number)
+        (Fault(first, a, n), Fault(second, b, m))
+        for a, calls in sorted(course.calls.items())
+        for n in range(1, calls + 1)
+        for b, others in sorted(course.calls.items())
+        if a <= b
+        for m in (range(n + 1, n + others + 1) if a == b else range(1, others + 1))
+        for first in ("die-before", "die-after")
+        for second in ("die-before", "die-after")
     ]
-    unique = list(dict.fromkeys(found))
-    return unique if len(unique) <= most else chance.sample(unique, most)
+    return found if len(found) <= most else chance.sample(found, most)
 
 
 def drawn(course: Course, chance: random.Random, count: int) -> Iterator[Schedule]:
@@ -67,53 +67,40 @@ def drawn(course: Course, chance: random.Random, count: int) -> Iterator[Schedul
 
 
 class Meetings:
-    """The interleavings of two deliveries of one message: each is named before it is run, from what the last one did.
+    """The interleavings of two deliveries of one message. Each is named when the one before has been run.
 
-    All of them, in the manner of a depth-first search; or, if they are more than `most`, each place where the second
-    can come whole, and the rest drawn.
+    All of them, depth first; or, where there are more than `most`, each place at which the second can come whole, and
+    the rest drawn. `run` takes what `Course.orders` says of the last.
     """
 
-    def __init__(self, fault: Fault, chance: random.Random, most: int) -> None:
-        self._fault, self._chance, self._most = fault, chance, most
-        self._order: str | None = ""
-        self.done: set[str] = set()
+    def __init__(self, message: Fault, chance: random.Random, most: int) -> None:
+        self._message, self._chance, self._most = message, chance, most
+        self.run: list[str] = []
         self.all = False
 
     def __iter__(self) -> Iterator[Schedule]:
         yield self._as("")
-        first = max(self.done, key=len)
-        calls = len(first)
-        yield self._as("a" * calls + "B")
-        # The second delivery makes two calls at least; that many interleavings there are at least.
-        if comb(calls + 2, 2) <= self._most:
-            yield from self._depth_first(first)
+        calls = len(self.run[0])
+        yield self._as("aB")
+        others = self.run[1].count("b")
+        if comb(calls + others, others) > self._most:
+            for place in range(2, calls + 1):
+                yield self._as("a" * place + "B")
+            while len(self.run) < self._most:
+                yield self._as("".join(self._chance.choices("ab", k=calls + others)))
             return
-        yield from self._sampled(calls)
+        # Every run adds the branches that it passed: where the first went on, the second could have.
+        branches = self._branches("", self.run[0])
+        while branches and len(self.run) < 2 * self._most:
+            prefix = branches.pop()
+            yield self._as(prefix)
+            branches += self._branches(prefix, self.run[-1])
+        self.all = not branches
 
-    def _depth_first(self, last: str) -> Iterator[Schedule]:
-        seen = {last}
-        stack = [last]
-        while stack and len(self.done) < self._most:
-            path = stack.pop()
-            for place in range(len(path) - 1, -1, -1):
-                other = path[:place] + ("b" if path[place] == "a" else "a")
-                if any(each.startswith(other) for each in seen):
-                    continue
-                if len(self.done) >= self._most:
-                    return
-                before = set(self.done)
-                yield self._as(other)
-                for new in self.done - before:
-                    seen.add(new)
-                    stack.append(new)
-        self.all = not stack
-
-    def _sampled(self, calls: int) -> Iterator[Schedule]:
-        for place in range(calls):
-            yield self._as("a" * place + "B")
-        while len(self.done) < self._most:
-            yield self._as("".join(self._chance.choices("ab", k=calls + 4)))
-            self._most -= 1  # one that was there before counts too
+    @staticmethod
+    def _branches(prefix: str, made: str) -> list[str]:
+        places = range(len(prefix), len(made))
+        return [made[:place] + "b" for place in places if made[place] == "a"]
 
     def _as(self, order: str) -> Schedule:
-        return (Fault("meet", self._fault.function, self._fault.number, order),)
+        return (Fault("meet", self._message.function, self._message.number, order),)

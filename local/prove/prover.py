@@ -330,7 +330,7 @@ class Prover(Machine):
             call.invocation.die()
 
     def _see_request(self, phase: Literal["before", "after"], request: dict[str, Any]) -> None:
-        # One thing runs at a time, and no function asks the model before it has called AWS: it is the one that did last.
+        # One thing runs at a time, and a function calls AWS before it asks the model: it is the one that did last.
         invocation = self._current
         assert invocation is not None
         if phase == "before":
