@@ -146,17 +146,10 @@ class Records:
             notices=tuple(sorted(set(self.notices(job_id)))),
         )
 
-    def model_calls(self, job_id: str) -> list[Json]:
-        """The records of the model calls that were made for a job, its parts included."""
+    def everything(self) -> list[Json]:
+        """All items of the table."""
         pages = self.machine.client("dynamodb").get_paginator("scan")
-        found = pages.paginate(
-            TableName=self.machine.table,
-            FilterExpression="begins_with(pk, :job) AND begins_with(sk, :call)",
-            ExpressionAttributeValues={
-                ":job": {"S": f"JOB#{job_id}"},
-                ":call": {"S": "CALL#"},
-            },
-        )
+        found = pages.paginate(TableName=self.machine.table)
         return [read_item(item) for page in found for item in page["Items"]]
 
     def _query(self, **request: Any) -> list[Json]:

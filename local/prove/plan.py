@@ -9,8 +9,8 @@ from local.prove.faults import ABOUT, AT_CALLS, WITH_MESSAGES, Fault, Schedule
 from local.prove.prover import Course
 
 # Interleavings of two deliveries that are all tried; where there are more, so many are drawn.
-MEETINGS = 40
-TWICE, RANDOM = 120, 60
+MEETINGS = 24
+TWICE, RANDOM = 80, 40
 ROWS = {
     **ABOUT,
     "die-twice": "the process dies, and another dies at a later call",
@@ -91,7 +91,7 @@ class Meetings:
             return
         # Every run adds the branches that it passed: where the first went on, the second could have.
         branches = self._branches("", self.run[0])
-        while branches and len(self.run) < 2 * self._most:
+        while branches and len(self.run) < self._most:
             prefix = branches.pop()
             yield self._as(prefix)
             branches += self._branches(prefix, self.run[-1])

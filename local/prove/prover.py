@@ -29,6 +29,7 @@ from local.prove.faults import WITH_MESSAGES, Fault, Schedule
 from local.prove.workers import Worker, interleave
 from local.records import Ending, Records
 from stafette.core import messages
+from stafette.core.joins import ranges
 
 START = 1_767_225_600.0  # the first of January 2026: a run does not depend on the day
 _SILENT = {"POWERTOOLS_LOG_LEVEL": "CRITICAL", "POWERTOOLS_METRICS_DISABLED": "true"}
@@ -57,9 +58,11 @@ class Course:
     Attributes:
         calls: calls that each function began, of AWS and of the model.
         taken: messages that each function was given, and `names` what they are called.
-        served: model calls that were answered, by job or not at all sure: what was paid for.
-        applied: how often each object outside of the artifacts was put.
-        struck: how often a worker died or stalled, by function; played: the faults that came to pass.
+        served: model calls that were answered, which are those that are paid for.
+        acted: how often the outside was asked to act: requests for each object that is no artifact.
+        died, stalled: how often a worker did, by function.
+        early: joins that were delivered before all of their parts had ended.
+        played: the faults that came to pass; orders: what interleaved deliveries did.
         trace: the run, line by line.
     """
 
@@ -67,8 +70,10 @@ class Course:
     taken: Counter[str] = field(default_factory=Counter)
     names: dict[str, Fault] = field(default_factory=dict)
     served: int = 0
-    applied: Counter[str] = field(default_factory=Counter)
-    struck: Counter[str] = field(default_factory=Counter)
+    acted: Counter[str] = field(default_factory=Counter)
+    died: Counter[str] = field(default_factory=Counter)
+    stalled: Counter[str] = field(default_factory=Counter)
+    early: list[str] = field(default_factory=list)
     played: list[Fault] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     stuck: str | None = None
@@ -143,7 +148,7 @@ class Prover(Machine):
     def undisturbed(self) -> Result:
         """Runs the scenario with no fault, and keeps the moments from which runs with faults are taken up."""
         self.moments.clear()
-        self._restore(Moment(self._empty, START, 0, Course()))
+        self.take_up(Moment(self._empty, START, 0, Course()))
         for request in self.scenario.requests:
             self.client("sqs").send_message(
                 QueueUrl=self.queue_url("intake"),
@@ -152,12 +157,12 @@ class Prover(Machine):
             )
         self._recording = True
         try:
-            return self._run(())
+            return self.go_on(())
         finally:
             self._recording = False
 
     def play(self, schedule: Schedule) -> Result:
-        """Runs the scenario with faults, until nothing moves."""
+        """Runs the scenario with faults, from the last moment before all of them, until nothing moves."""
         reached = [
             moment
             for moment in self.moments
@@ -169,10 +174,11 @@ class Prover(Machine):
                 for f in schedule
             )
         ]
-        self._restore(reached[-1])
-        return self._run(schedule)
+        self.take_up(reached[-1] if schedule else self.moments[0])
+        return self.go_on(schedule)
 
-    def _restore(self, moment: Moment) -> None:
+    def take_up(self, moment: Moment) -> None:
+        """Makes everything as it was at a moment of the undisturbed run."""
         assert isinstance(self.clock, VirtualClock)
         self.backend.restore(moment.stored)
         self.clock.go_back_to(moment.now)
@@ -184,7 +190,8 @@ class Prover(Machine):
         self.outcomes.clear()
         random.seed(self.seed)
 
-    def _run(self, schedule: Schedule) -> Result:
+    def go_on(self, schedule: Schedule = ()) -> Result:
+        """Runs on, with faults, until nothing moves."""
         began = time.perf_counter()
         self._pending = list(schedule)
         try:
@@ -206,18 +213,22 @@ class Prover(Machine):
     def _read(self, seconds: float) -> Result:
         look, jobs = self.records, self.scenario.jobs()
         told = Counter(json.loads(each["message"])["notice_id"] for each in self.published)
-        calls = [call for job in jobs for call in look.model_calls(job)]
+        stored = look.everything()
+        keys = {(item["pk"], item["sk"]) for item in stored}
+        calls = [item for item in stored if item["sk"].startswith("CALL#")]
         return Result(
             course=self.course,
             endings={
-                job: look.ending(job) if look.item(f"JOB#{job}", "JOB") else None for job in jobs
+                job: look.ending(job) if (f"JOB#{job}", "JOB") in keys else None for job in jobs
             },
             left=tuple(
                 f"{queue}: {message.body[:120]}"
                 for queue, waiting in self.backlog().items()
                 for message in waiting
             ),
-            dead=tuple(f"{item['function']}: {item['reason']}" for item in look.dead()),
+            dead=tuple(
+                f"{item['function']}: {item['reason']}" for item in stored if item["sk"] == "DEAD"
+            ),
             told=told,
             recorded=len(calls),
             settled=sum(call["outcome"] != "begun" for call in calls),
@@ -314,7 +325,25 @@ class Prover(Machine):
             about = _about(message.body)
             again = message.approximate_receive_count
             told = f", delivery {again}" if again > 1 else ""
+            if self._is_early(message.body):
+                self.course.early.append(about)
             self._say(f"{self._name(mapping, message)}{how} {about}{told}")
+
+    def _is_early(self, body: str) -> bool:
+        """Whether a message is for a join whose parts have not all ended."""
+        if '"kind":"handoff"' not in body or ':join"' not in body:
+            return False
+        message = json.loads(body)
+        split, _, _ = message["handoff"].partition(":")
+        head = self.records.head(message["job_id"])
+        if head.get("handoff") != message["handoff"]:
+            return False
+        ended = sum(
+            item["sk"].startswith("PART#") and not {"value", "ref", "reason"}.isdisjoint(item)
+            for n in range(ranges(head["parts"]))
+            for item in self.records.partition(f"JOB#{message['job_id']}#{split}#{n:03d}")
+        )
+        return ended < int(head["parts"])
 
     # --- at the calls ------------------------------------------------------------------------------------------------
 
@@ -322,10 +351,8 @@ class Prover(Machine):
         if phase == "before":
             self._before(call.invocation, f"{call.service} {call.operation} {_place(call)}".strip())
             return
-        if call.operation == "PutObject" and call.error is None:
-            key = call.parameters["Key"]
-            if not key.startswith("artifacts/"):
-                self.course.applied[key] += 1
+        if call.operation == "PutObject" and not call.parameters["Key"].startswith("artifacts/"):
+            self.course.acted[call.parameters["Key"]] += 1
         if self._after(call.error):
             call.invocation.die()
 
@@ -357,13 +384,13 @@ class Prover(Machine):
         if self._due(("stall",), Fault("", function, number)):
             assert worker is not None
             self._say("  it stops here")
-            self.course.struck[function] += 1
+            self.course.stalled[function] += 1
             worker.stop_here()
         self._current = invocation
         self._numbers[threading.get_ident()] = (invocation, number, function)
         if self._due(("die-before",), Fault("", function, number)):
             self._say("  it dies before that")
-            self.course.struck[function] += 1
+            self.course.died[function] += 1
             invocation.die()
 
     def _after(self, error: Exception | None) -> bool:
@@ -375,7 +402,7 @@ class Prover(Machine):
         if not self._due(("die-after",), Fault("", function, number)):
             return False
         self._say("  it dies after that")
-        self.course.struck[function] += 1
+        self.course.died[function] += 1
         return True
 
     def _worker_of(self, invocation: Invocation) -> Worker | None:
