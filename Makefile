@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check build local deploy-local lock clean
+.PHONY: demo test check prove build local deploy-local lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: requirements-dev.txt pyproject.toml
@@ -28,6 +28,10 @@ check: $(VENV)/.installed
 	$(BIN)/mypy shared functions
 	$(BIN)/lint-imports
 	$(BIN)/cfn-lint template.yaml
+
+# Dies at every call, delivers everything twice and out of order, and compares. ARGS go to `stafette prove`.
+prove: $(VENV)/.installed
+	$(BIN)/stafette prove $(ARGS)
 
 # What deploys: `sam build` for a processor and a Python, then a check that every part of it fits them. SAM is no
 # dependency of this project: any SAM CLI will do. $(RUNTIME) has to be on the PATH.

@@ -5,9 +5,11 @@
 * Receives are counted per queue for redrive (moto would pass a message straight on from a dead-letter queue that has
   one of its own), a moved message names the queue it came from, and what outlived its retention is gone.
 * An old receipt handle deletes nothing: the message belongs to whoever received it last.
+* What is stored can be saved and put back, so that a run can be taken up again in the middle.
 """
 
 import datetime as dt
+import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +26,8 @@ import moto.sns.models
 import moto.sqs.models
 from moto import mock_aws
 from moto.core.models import botocore_stubber
+from moto.dynamodb.models import dynamodb_backends
+from moto.s3.models import s3_backends
 from moto.sqs.exceptions import ReceiptHandleIsInvalid
 from moto.sqs.models import Message, SQSBackend, sqs_backends
 from moto.sqs.models import Queue as MotoQueue
@@ -136,6 +140,45 @@ class Backend:
                 Waiting(m.id, m.body, _state(m), m.approximate_receive_count, _until(m))
                 for m in self._queue(queue)._messages
             ]
+
+    # --- what is stored, as a whole ----------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """What tables, queues and buckets hold."""
+        with self.lock:
+            tables = {name: table.items for name, table in self._tables().items()}
+            queues = {
+                name: (queue._messages, queue._pending_messages, queue.deleted_messages)
+                for name, queue in self._sqs.queues.items()
+            }
+            # The keys of a bucket are a mapping to lists of versions that shows the last of each.
+            buckets = {
+                name: {key: bucket.keys[key] for key in list(bucket.keys)}
+                for name, bucket in self._buckets().items()
+            }
+            return pickle.dumps((tables, queues, buckets))
+
+    def restore(self, saved: bytes) -> None:
+        """Puts back what `save` gave; whatever came since is gone."""
+        with self.lock:
+            tables, queues, buckets = pickle.loads(saved)
+            for name, table in self._tables().items():
+                table.items.clear()
+                table.items.update(tables[name])
+            for name, queue in self._sqs.queues.items():
+                queue._messages, queue._pending_messages, queue.deleted_messages = queues[name]
+            for name, bucket in self._buckets().items():
+                for key in list(bucket.keys):
+                    bucket.keys[key].dispose()
+                bucket.keys.clear()
+                for key, value in buckets[name].items():
+                    bucket.keys[key] = value
+
+    def _tables(self) -> dict[str, Any]:
+        return dict(dynamodb_backends[ACCOUNT][REGION].tables)
+
+    def _buckets(self) -> dict[str, Any]:
+        return dict(s3_backends[ACCOUNT]["aws"].buckets)
 
     @property
     def _sqs(self) -> SQSBackend:

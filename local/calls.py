@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from botocore.client import BaseClient
 
-from local.invocation import running
+from local.invocation import Invocation, running
 
 Phase = Literal["before", "after"]
 
@@ -24,12 +24,21 @@ class Call:
 
     service: str  # sqs, dynamodb
     operation: str  # SendMessageBatch
-    function: str  # enrich_record
-    request_id: str  # of the invocation
+    invocation: Invocation
     number: int  # counts from 1, calls that an observer stopped included
     parameters: dict[str, Any]
     response: Any = None
     error: Exception | None = None
+
+    @property
+    def function(self) -> str:
+        """The function that makes it, as its folder is called."""
+        return self.invocation.function.name
+
+    @property
+    def request_id(self) -> str:
+        """Of the invocation."""
+        return self.invocation.request_id
 
 
 Observer = Callable[[Phase, Call], None]
@@ -59,17 +68,27 @@ class Calls:
         send = BaseClient._make_api_call  # type: ignore[attr-defined]
 
         def watched(client: BaseClient, operation: str, parameters: dict[str, Any]) -> Any:
-            if running.get() is None:
+            invocation = running.get()
+            if invocation is None:
                 return send(client, operation, parameters)
-            return self._watch(client, operation, parameters, send)
+            invocation.live()
+            return self._watch(client, invocation, operation, parameters, send)
 
         with patch.object(BaseClient, "_make_api_call", watched):
             yield
 
     def _watch(
-        self, client: BaseClient, operation: str, parameters: dict[str, Any], send: Any
+        self,
+        client: BaseClient,
+        invocation: Invocation,
+        operation: str,
+        parameters: dict[str, Any],
+        send: Any,
     ) -> Any:
-        call = self._new(client.meta.service_model.service_name, operation, parameters)
+        service = client.meta.service_model.service_name
+        with self._lock:
+            self._number += 1
+            call = Call(service, operation, invocation, self._number, parameters)
         self._tell("before", call)
         with self._lock:
             self.counts[call.function, call.service, call.operation] += 1
@@ -83,16 +102,6 @@ class Calls:
             raise
         self._tell("after", call)
         return call.response
-
-    def _new(self, service: str, operation: str, parameters: dict[str, Any]) -> Call:
-        invocation = running.get()
-        assert invocation is not None
-        with self._lock:
-            self._number += 1
-            number = self._number
-        return Call(
-            service, operation, invocation.function.name, invocation.request_id, number, parameters
-        )
 
     def _tell(self, phase: Phase, call: Call) -> None:
         # What an observer does is not the function's doing: its own calls are not seen.

@@ -52,6 +52,11 @@ class VirtualClock:
         with self._lock:
             self._now = max(self._now, moment)
 
+    def go_back_to(self, moment: float) -> None:
+        """Lets it be `moment` again, for a run that is taken up again from there."""
+        with self._lock:
+            self._now = moment
+
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)
 

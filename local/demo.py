@@ -24,7 +24,8 @@ from local.serve import settings_of
 from local.story import Story
 from stafette.core.messages import job_id
 
-TICKET = Path(__file__).resolve().parent.parent / "events" / "ticket.json"
+EVENTS = Path(__file__).resolve().parent.parent / "events"
+TICKET = EVENTS / "ticket.json"
 _OWN_MODEL = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL_BASE_URL")
 # Seconds that the offline model takes for each answer, so that there is something to watch.
 LATENCY = 0.2

@@ -95,12 +95,14 @@ class Functions:
                 handler = self._handler(function)
                 # As on Lambda, what goes in and what comes out is JSON.
                 response = json.loads(json.dumps(handler(json.loads(json.dumps(event)), context)))
+                invocation.live()
             except KeyboardInterrupt:
                 raise
-            except Exception as error:  # noqa: BLE001 - kept, and told to the mapping
-                return Outcome(*ended, "failed", error=error)
-            except BaseException as error:  # noqa: BLE001 - the process that would have died is not ours
-                self._handlers.pop(function.logical_id, None)  # the next one starts cold
+            except BaseException as error:  # noqa: BLE001 - kept, and told to the mapping
+                if isinstance(error, Exception) and not invocation.gone:
+                    return Outcome(*ended, "failed", error=error)
+                # The process would have died with it: the next one starts cold.
+                self._handlers.pop(function.logical_id, None)
                 return Outcome(*ended, "killed", error=error)
             if self._clock.now() > invocation.deadline:
                 return Outcome(*ended, "failed", error=TimedOutError(f"after {function.timeout} s"))

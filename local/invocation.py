@@ -10,17 +10,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from typing import NoReturn
 from unittest.mock import patch
 
 from local.template import Function
 
 
-@dataclass(frozen=True)
+class ProcessGone(BaseException):
+    """The process of an invocation has ended in the middle of its work."""
+
+
+@dataclass
 class Invocation:
+    """One run of a function. When its process is `gone`, nothing that it still tries reaches anybody."""
+
     function: Function
     request_id: str
     deadline: float  # seconds since the epoch
     environment: dict[str, str]
+    gone: bool = False
+
+    def live(self) -> None:
+        """Raises ProcessGone if the process is gone: also for the handlers and the clean-up that ran into it."""
+        if self.gone:
+            raise ProcessGone
+
+    def die(self) -> NoReturn:
+        """Ends the process here."""
+        self.gone = True
+        raise ProcessGone
 
 
 running: ContextVar[Invocation | None] = ContextVar("running", default=None)

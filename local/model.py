@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, Literal
 
 from local.model_answers import answer, fault, message
 from local.model_rules import NOTE
@@ -58,6 +58,13 @@ def says(content: str | list[Json], stop_reason: str = "end_turn", **fields: Any
     return lambda request: {**message(request, content, stop_reason), **fields}
 
 
+class HangUpError(Exception):
+    """Raised by an observer: the connection ends without an answer."""
+
+
+Observer = Callable[[Literal["before", "after"], Json], None]
+
+
 class OfflineModel(ThreadingHTTPServer):
     """The server. `requests` holds the bodies of the last requests, `calls` counts all of them."""
 
@@ -71,6 +78,7 @@ class OfflineModel(ThreadingHTTPServer):
         self.requests: deque[Json] = deque(maxlen=MOST_REQUESTS_KEPT)
         self.closing = Event()
         self._steps: deque[Step] = deque()
+        self._observers: list[Observer] = []
         self._connections: set[socket.socket] = set()
         self._lock = Lock()
 
@@ -82,6 +90,19 @@ class OfflineModel(ThreadingHTTPServer):
         """What the next requests get, in order. After that the rules answer again."""
         with self._lock:
             self._steps.extend(steps)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Shows each request to `observer` before it is looked at and when its answer is made, before that leaves.
+
+        Returns what takes it off again. The observer may raise HangUpError.
+        """
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def tell(self, phase: Literal["before", "after"], request: Json) -> None:
+        """Tells the observers."""
+        for observer in tuple(self._observers):
+            observer(phase, request)
 
     @property
     def unused(self) -> int:
@@ -145,8 +166,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif why := fault(request):
             self._send(error(400, "invalid_request_error", message=f"{why} {NOTE}"))
         else:
-            response = self.server.respond(request)
-            self.server.closing.wait(self.server.latency + response.delay)
+            try:
+                self.server.tell("before", request)
+                response = self.server.respond(request)
+                self.server.closing.wait(self.server.latency + response.delay)
+                self.server.tell("after", request)
+            except HangUpError:
+                self.close_connection = True
+                return
             self._send(response, stream=bool(request.get("stream")))
 
     def do_GET(self) -> None:

@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message
-from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
+from boto3.dynamodb.types import TypeSerializer
 
 from local.calls import Call, Phase
 from local.machine import Machine
 from local.model import OfflineModel, serve_model
 from local.model_answers import answer
+from local.records import Records, read_item
 from stafette.agent.definition import Agent
 from stafette.agent.model import Reply
-from stafette.aws import dead
 from stafette.core import messages
-from stafette.core.joins import ranges
-from stafette.core.numbers import from_stored, item_size, to_stored
+from stafette.core.numbers import item_size, to_stored
 
 Json = dict[str, Any]
 
@@ -34,28 +33,7 @@ EVENTS = Path(__file__).resolve().parent.parent / "events"
 URGENT = " It was not me."
 INDEXES = {"due": ("due_shard", "due"), "list": ("list_shard", "listed_at")}
 
-_deserialize, _serialize = TypeDeserializer().deserialize, TypeSerializer().serialize
-
-
-class Died(BaseException):
-    """The process is gone: nothing of ours may catch this."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What a job came to, without what may differ from run to run: times, attempts, owners, costs."""
-
-    stage: str
-    status: str
-    reason: str | None
-    waits: bool
-    results: dict[str, Any]
-    parts: dict[int, Any]
-    joins: dict[str, Any]
-    journal: tuple[str, ...]
-    effects: dict[str, str]
-    outbox: dict[str, str]
-    notices: tuple[str, ...]
+_serialize = TypeSerializer().serialize
 
 
 def ticket(request_id: str | None, records: int | list[Json] | None = 3, **changes: Any) -> Json:
@@ -78,10 +56,9 @@ def ticket(request_id: str | None, records: int | list[Json] | None = 3, **chang
 
 
 @dataclass
-class Stack:
+class Stack(Records):
     """The whole stack on one machine, with the offline model behind it."""
 
-    machine: Machine
     model: OfflineModel
 
     # --- acting ------------------------------------------------------------------------------------------
@@ -135,111 +112,6 @@ class Stack:
             ExpressionAttributeValues=values,
         )
 
-    # --- looking -----------------------------------------------------------------------------------------
-
-    def item(self, pk: str, sk: str) -> Json | None:
-        """One stored item."""
-        answer = self.machine.client("dynamodb").get_item(
-            TableName=self.machine.table, Key={"pk": {"S": pk}, "sk": {"S": sk}}
-        )
-        return read_item(answer["Item"]) if "Item" in answer else None
-
-    def partition(self, pk: str) -> list[Json]:
-        """The items of a partition, in order."""
-        return self._query(KeyConditionExpression="pk = :k", ExpressionAttributeValues=_named(pk))
-
-    def head(self, job_id: str) -> Json:
-        """The head of a job."""
-        item = self.item(f"JOB#{job_id}", "JOB")
-        assert item is not None, f"there is no job {job_id}"
-        return item
-
-    def journal(self, job_id: str) -> list[Json]:
-        """The entries of a job's journal."""
-        items = self.partition(f"JOB#{job_id}")
-        return [item for item in items if item["sk"].startswith("EVENT#")]
-
-    def dead(self, job_id: str | None = None) -> list[Json]:
-        """The dead records that are listed: all, or those of a job."""
-        found: list[Json] = []
-        for shard in range(8):
-            keys = self._query(
-                IndexName="list",
-                KeyConditionExpression="list_shard = :k",
-                ExpressionAttributeValues=_named(f"DEAD#{shard}"),
-            )
-            found += [item for key in keys if (item := self.item(key["pk"], key["sk"]))]
-        return [item for item in found if job_id in (None, item.get("job_id"))]
-
-    def kept_body(self, record_id: str) -> str:
-        """The whole body that a dead record keeps."""
-        with self.machine.inside("bury"):
-            record = dead.find(record_id)
-        assert record is not None
-        return str(record["body"])
-
-    def notices(self, job_id: str) -> list[str]:
-        """The events that the topic was told of a job, in order."""
-        told = [json.loads(each["message"]) for each in self.machine.published]
-        return [notice["event"] for notice in told if notice["job_id"] == job_id]
-
-    def value(self, item: Json) -> str:
-        """The JSON text of a stored value, wherever it lies."""
-        if "value" in item:
-            return str(item["value"])
-        client, key = self.machine.client("s3"), item["ref"]["key"]
-        body = client.get_object(Bucket=self.machine.bucket, Key=key)["Body"].read()
-        return str(body.decode())
-
-    def outbox(self, job_id: str) -> dict[str, str]:
-        """The objects that the effects of a job left."""
-        client, prefix = self.machine.client("s3"), f"outbox/{job_id}/"
-        found = client.list_objects_v2(Bucket=self.machine.bucket, Prefix=prefix)
-        keys = [each["Key"] for each in found.get("Contents", [])]
-        read = {
-            key: client.get_object(Bucket=self.machine.bucket, Key=key)["Body"].read().decode()
-            for key in keys
-        }
-        return {key.removeprefix(prefix): body for key, body in read.items()}
-
-    def ending(self, job_id: str) -> Ending:
-        """What a job came to."""
-
-        def plain(text: Any) -> Any:
-            return text.replace(job_id, "JOB") if isinstance(text, str) else text
-
-        items = {item["sk"]: item for item in self.partition(f"JOB#{job_id}")}
-        head = items["JOB"]
-        results = {name: items[f"RESULT#{name}#{n:04d}"] for name, n in head["won"].items()}
-        split = json.loads(self.value(results["enrich"])) if "enrich" in results else []
-        joins, parts = {}, {}
-        if top := self.item(f"JOB#{job_id}#enrich", "JOIN"):
-            joins["top"] = (top["completed"], top["failed"], top["members"])
-        for n in range(ranges(len(split))):
-            for item in self.partition(f"JOB#{job_id}#enrich#{n:03d}"):
-                if item["sk"] == "JOIN":
-                    joins[str(n)] = (item["completed"], item["failed"], item["members"])
-                elif item["sk"].startswith("PART#"):
-                    parts[item["index"]] = item.get("reason") or item.get("value")
-        return Ending(
-            stage=head["stage"],
-            status=head["status"],
-            reason=head.get("reason"),
-            waits="due" in head or "owner" in head or "not_before" in head,
-            results={name: plain(self.value(item)) for name, item in results.items()},
-            parts=parts,
-            joins=joins,
-            journal=tuple(sk for sk in items if sk.startswith("EVENT#")),
-            effects={sk: i["status"] for sk, i in items.items() if sk.startswith("EFFECT#")},
-            outbox={key: plain(body) for key, body in self.outbox(job_id).items()},
-            notices=tuple(sorted(set(self.notices(job_id)))),
-        )
-
-    def _query(self, **request: Any) -> list[Json]:
-        pages = self.machine.client("dynamodb").get_paginator("query")
-        found = pages.paginate(TableName=self.machine.table, **request)
-        return [read_item(item) for page in found for item in page["Items"]]
-
     # --- what calls do and cost --------------------------------------------------------------------------
 
     @contextmanager
@@ -251,7 +123,7 @@ class Stack:
             if call.function == function:
                 seen[at] += 1
                 if at == phase and seen[at] == number:
-                    raise Died
+                    call.invocation.die()
 
         with self._observed(observe):
             yield
@@ -264,7 +136,7 @@ class Stack:
         def observe(at: Phase, call: Call) -> None:
             if at == phase and not done and where(call):
                 done.append(call)
-                raise Died
+                call.invocation.die()
 
         with self._observed(observe):
             yield
@@ -408,15 +280,6 @@ def _index_writes(before: Json | None, after: Json | None, keys: tuple[str, str]
 def job_of(request_id: str, tenant: str = "acme") -> str:
     """The id of the job that a request asks for."""
     return messages.job_id(tenant, request_id, "")
-
-
-def read_item(item: Json) -> Json:
-    """An item as Python has it."""
-    return {name: from_stored(_deserialize(value)) for name, value in item.items()}
-
-
-def _named(value: str) -> Json:
-    return {":k": {"S": value}}
 
 
 def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None = None) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from local.invocation import ProcessGone
 from stafette import clock
 from stafette.aws.effects import Effect
 from stafette.core.messages import Notice
 from stafette.core.run import Run
-from tests.support import Died
 
 JOB = "a" * 26
 
@@ -31,7 +31,7 @@ class Outside:
         self.done.append(key)
         if self.dies:
             self.dies = False
-            raise Died
+            raise ProcessGone
         return Sent(id=f"sent-{len(self.done)}")
 
     def look_up(self, key: str) -> Sent | None:

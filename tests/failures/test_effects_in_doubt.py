@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from local.calls import Call, Phase
+from local.invocation import ProcessGone
 from local.machine import TEMPLATE
 from local.template import load
 from stafette.aws.effects import (
@@ -20,7 +21,6 @@ from stafette.core.errors import TransientError
 from stafette.core.run import Run
 from tests.failures.conftest import Stack, event, failed
 from tests.failures.outside import JOB, Outside, Sent, a_notice, a_run
-from tests.support import Died
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_killed_try_is_refused_until_its_invocation_is_over_and_then_settled(
     effect = outside.effect(outside.look_up if in_doubt == "look_up" else in_doubt)
     with stack.machine.inside("act"):
         outside.dies = True
-        with pytest.raises(Died):
+        with pytest.raises(ProcessGone):
             once(a_run("t-1", 1.5), effect, None)
         for seconds in (0.0, 2.0, GRACE - 1):
             stack.machine.clock.advance(seconds)
@@ -63,11 +63,11 @@ def test_a_look_up_that_finds_nothing_does_it_now(stack: Stack, outside: Outside
 
     def die(phase: Phase, call: Call) -> None:
         if phase == "after" and call.operation == "PutItem":
-            raise Died
+            raise ProcessGone
 
     with stack.machine.inside("act"):
         remove = stack.machine.on_call(die)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessGone):
             once(a_run("t-1"), outside.effect(outside.look_up), None)
         remove()
         stack.machine.clock.advance(60 + GRACE)
@@ -83,7 +83,7 @@ def test_a_person_settles_what_is_in_doubt(
     effect = outside.effect("ask")
     with stack.machine.inside("act"):
         outside.dies = True
-        with pytest.raises(Died):
+        with pytest.raises(ProcessGone):
             once(a_run("t-1"), effect, None)
         assert not settle(JOB, "send", result)  # the try may still be under way
         stack.machine.clock.advance(60 + GRACE)
@@ -106,7 +106,7 @@ def test_two_who_settle_a_doubt_at_once_do_not_both_act(stack: Stack, outside: O
 
     with stack.machine.inside("act"):
         outside.dies = True
-        with pytest.raises(Died):
+        with pytest.raises(ProcessGone):
             once(a_run("t-1"), outside.effect(), None)
         stack.machine.clock.advance(60 + GRACE)
         with pytest.raises(EffectInProgressError):
@@ -126,7 +126,7 @@ def test_an_answer_lost_on_the_way_is_no_doubt(stack: Stack, outside: Outside) -
         assert once(a_run("t-1"), outside.effect(name="a"), None) == Sent(id="sent-1")
         remove()
         outside.dies = True
-        with pytest.raises(Died):
+        with pytest.raises(ProcessGone):
             once(a_run("t-1"), outside.effect(name="b"), None)
         stack.machine.clock.advance(60 + GRACE)
         stack.machine.on_call(twice)
@@ -211,7 +211,10 @@ def test_a_killed_effect_costs_one_receive(
 def test_a_refused_delivery_of_a_notice_is_returned_as_failed(stack: Stack) -> None:
     """REQ-IDEM-01, attempt 2 at +0 s through a handler."""
     notice = a_notice(1)
-    with stack.dying_at(lambda call: call.operation == "Publish", "after"), pytest.raises(Died):
+    with (
+        stack.dying_at(lambda call: call.operation == "Publish", "after"),
+        pytest.raises(ProcessGone),
+    ):
         stack.machine.invoke("notify", event(notice, function="notify"))
     assert failed(stack.machine.invoke("notify", event(notice, function="notify"))) == ["m1"]
     stack.machine.clock.advance(30 + GRACE)

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from local.calls import Call, Phase
+from local.invocation import ProcessGone
 from local.machine import TEMPLATE
 from local.template import load
 from stafette.core.errors import PermanentError, RefusedError, TransientError
 from stafette.core.job import MOST_FAILURES
 from stafette.relay.batch import Delivery, Return, batch_handler
 from tests.failures.conftest import Stack, event, failed
-from tests.support import Died
 
 STACK = load(TEMPLATE)
 SHIPPED = [
@@ -64,7 +64,7 @@ def test_second_delivery_comes_back_when_the_lease_ends(stack: Stack) -> None:
 
     def die(phase: Phase, call: Call) -> None:
         if phase == "before" and "CALL#" in str(call.parameters):
-            raise Died
+            raise ProcessGone
 
     remove = stack.machine.on_call(die)
     assert stack.machine.deliver(stack.mapping("classify"), batch).kind == "killed"
@@ -124,7 +124,7 @@ def test_a_message_whose_every_attempt_died_fails_its_job_as_attempts_exhausted(
 
     def die(phase: Phase, call: Call) -> None:
         if call.function == "classify" and "CALL#" in str(call.parameters):
-            raise Died
+            raise ProcessGone
 
     stack.machine.on_call(die)
     stack.machine.run_until_quiet()

@@ -14,7 +14,8 @@ import pytest
 from local.calls import Call, Phase
 from local.model import error
 from local.model_answers import answer
-from tests.support import URGENT, Ending, Stack, job_of, running_stack, ticket
+from local.records import Ending
+from tests.support import URGENT, Stack, job_of, running_stack, ticket
 
 FLOW = ("intake", "route", "classify", "enrich", "enrich_record", "draft", "act", "notify")
 TEXT = ticket(None)["input"]["text"] + URGENT

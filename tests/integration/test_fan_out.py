@@ -8,11 +8,12 @@ import pytest
 
 from local.model import Response, error
 from local.model_answers import answer
+from local.records import Ending
 from stafette.core.errors import PermanentError
 from stafette.core.job import MOST_FAILURES
 from stafette.core.joins import Policy
 from stafette.relay import recovery
-from tests.support import Ending, Stack, running_stack, script_agent
+from tests.support import Stack, running_stack, script_agent
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +58,15 @@ def enriched(ending: Ending) -> dict[str, Any]:
 def assert_joined(stack: Stack, job_id: str, total: int, failed: tuple[int, ...] = ()) -> None:
     ending = stack.ending(job_id)
     assert (ending.stage, ending.status, ending.waits) == ("acted", "done", False)
-    assert ending.journal.count("EVENT#enrich:join#0001") == 1
+    assert "EVENT#enrich:join#0001" in ending.journal
     found = enriched(ending)
     assert (found["read"], found["failed"]) == (total - len(failed), len(failed))
     expected = [f"order-{n}" for n in range(total) if n not in failed]
     assert [finding["record"] for finding in found["findings"]] == expected
-    assert sorted(ending.parts) == list(range(total))
-    assert sum(count for name, (count, *_) in ending.joins.items() if name != "top") == total
+    assert sorted(ending.parts) == [f"enrich:{n:05d}" for n in range(total)]
+    assert sum(count for name, (count, *_) in ending.joins.items() if "#" in name) == total
     if total:
-        assert ending.joins["top"][:2] == ((total + 99) // 100, len(failed))
+        assert ending.joins["enrich"][:2] == ((total + 99) // 100, len(failed))
     assert stack.machine.backlog() == {}
     assert stack.notices(job_id) == ["ended"]
 
@@ -113,7 +114,7 @@ def test_parts_that_fail_are_counted_with_their_reason(
     job_id = stack.run(f"failed-{len(failed)}", **fan(5))
     assert_joined(stack, job_id, 5, failed)
     parts = stack.ending(job_id).parts
-    assert {parts[n] for n in failed} == {"invalid_request"}
+    assert {parts[f"enrich:{n:05d}"] for n in failed} == {"invalid_request"}
 
 
 def test_a_part_and_a_range_delivered_twice_count_once(stack: Stack) -> None:
@@ -201,7 +202,7 @@ def test_a_result_that_comes_after_its_part_was_given_up_changes_nothing(
     stack.machine.run_until_quiet()
     assert len(buried) == 1
     assert_joined(stack, job_id, 3, failed=(0,))
-    assert stack.ending(job_id).parts[0] == "attempts_exhausted"
+    assert stack.ending(job_id).parts["enrich:00000"] == "attempts_exhausted"
 
 
 def test_parts_that_bury_finds_unbegun_or_bounced_or_under_way(stack: Stack) -> None:
@@ -217,7 +218,7 @@ def test_parts_that_bury_finds_unbegun_or_bounced_or_under_way(stack: Stack) -> 
     stack.machine.run_until_quiet()
     ending = stack.ending(job_id)
     assert ending.status == "done"
-    assert ending.parts[0] == "never_started"
+    assert ending.parts["enrich:00000"] == "never_started"
     assert (enriched(ending)["read"], enriched(ending)["failed"]) == (2, 1)
     reasons = sorted(record["reason"] for record in stack.dead(job_id))
     assert reasons == ["bounced", "bounced", "never_started"]
@@ -287,4 +288,4 @@ def test_burying_a_range_fails_its_uncounted_parts_and_no_others(quick: None, st
     stack.send("enrich_record", other)
     stack.machine.run_until_quiet()
     assert_joined(stack, job_id, 102, failed=(101,))
-    assert stack.ending(job_id).parts[101] == "never_started"
+    assert stack.ending(job_id).parts["enrich:00101"] == "never_started"

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from local.calls import Phase
+from local.calls import Died, Phase
 from local.model import error
 from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES
 from stafette.relay import recovery
-from tests.support import URGENT, Died, Stack, running_stack, ticket
+from tests.support import URGENT, Stack, running_stack, ticket
 
 WHOLE = tuple(
     f"EVENT#{name}#0001"

@@ -1,0 +1,90 @@
+"""What must be equal between a run with faults and the undisturbed one, and what must hold of any run.
+
+Attempts, times and costs may differ. A model call may be made again for each worker that died or stalled: what it was
+told was lost with it. So may a notice be published, under its id (docs/decisions/0001).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from local.prove.prover import Result
+from local.records import Ending
+
+# `wrong` is what is neither lost nor doubled: another result, a job that still waits, a run that never came to rest.
+Kind = Literal["lost", "doubled", "early", "wrong"]
+
+
+@dataclass(frozen=True)
+class Break:
+    """Something that a fault changed and must not have."""
+
+    kind: Kind
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.what}"
+
+
+def breaks(expected: Result, found: Result) -> list[Break]:
+    """Everything that is not as it must be."""
+    return [*_of_run(expected, found), *_of_jobs(expected, found)]
+
+
+def _of_run(expected: Result, found: Result) -> Iterator[Break]:
+    course = found.course
+    struck = course.died + course.stalled
+    if course.stuck:
+        yield Break("wrong", course.stuck)
+    for message in found.left:
+        yield Break("lost", f"a message is left on {message}")
+    for record in set(found.dead) - set(expected.dead):
+        yield Break("lost", f"a message of {record} was given up")
+    for join in course.early:
+        yield Break("early", f"{join} before its parts had ended")
+    for what, times in course.acted.items():
+        # A worker that stalls for longer than anybody may work can still act: the outside knows its key.
+        if times > expected.course.acted[what] + course.stalled.total():
+            yield Break("doubled", f"{what} was asked for {times} times")
+    for notice, times in found.told.items():
+        if times > 1 + struck["notify"]:
+            yield Break("doubled", f"{notice} was published {times} times")
+    again = course.served - expected.course.served
+    if again > struck.total():
+        yield Break("doubled", f"{again} model calls more, with {struck.total()} workers cut off")
+    if found.recorded < course.served:
+        yield Break("lost", f"{course.served} model calls were paid for, {found.recorded} recorded")
+    if found.recorded - found.settled > struck.total():
+        yield Break(
+            "lost", f"{found.recorded - found.settled} model calls never said how they ended"
+        )
+
+
+def _of_jobs(expected: Result, found: Result) -> Iterator[Break]:
+    for job, wanted in expected.endings.items():
+        ending = found.endings[job]
+        if wanted is None or ending is None:
+            if ending is not wanted:
+                yield Break("lost" if ending is None else "wrong", f"job {job}: {ending or 'gone'}")
+            continue
+        for field in fields(Ending):
+            yield from _differences(
+                field.name, getattr(wanted, field.name), getattr(ending, field.name)
+            )
+
+
+def _differences(name: str, wanted: object, found: object) -> Iterator[Break]:
+    if wanted == found:
+        return
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in wanted.keys() - found.keys():
+            yield Break("lost", f"{name}: no {key}")
+        for key in found.keys() - wanted.keys():
+            yield Break("doubled", f"{name}: {key} is there as well")
+        for key in wanted.keys() & found.keys():
+            if wanted[key] != found[key]:
+                kind: Kind = "lost" if name in ("parts", "joins", "effects") else "wrong"
+                yield Break(kind, f"{name}: {key} is {found[key]!r:.200}, not {wanted[key]!r:.200}")
+    else:
+        kind = "lost" if name in ("stage", "status", "notices") else "wrong"
+        yield Break(kind, f"{name} is {found!r:.200}, not {wanted!r:.200}")
