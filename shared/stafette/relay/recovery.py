@@ -158,7 +158,9 @@ def _look_at(job_id: str) -> bool:
     move_on(head, now)
     trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
     if head.look > FIRST_LOOK and head.moved <= head.due - head.look:
-        _tell_stuck(head)  # it did not move after the look before either: a push is not what it lacks
+        _tell_stuck(
+            head
+        )  # it did not move after the look before either: a push is not what it lacks
     return True
 
 
