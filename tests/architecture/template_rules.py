@@ -217,12 +217,13 @@ def visibility(template: Json) -> list[str]:
 
 def concurrency(template: Json) -> list[str]:
     """Every mapping has a cap within what the service takes; no function reserves what a new account does not have."""
-    resources = resolved(template)
     wrong = []
-    for key, mapping in mappings(resources).items():
-        cap = int(mapping.get("ScalingConfig", {}).get("MaximumConcurrency", 0))
-        if not 2 <= cap <= 1000:
-            wrong.append(f"{key} has no maximum concurrency")
+    for scale in template["Parameters"]["Scale"]["AllowedValues"]:
+        resources = resolved(template, {"Scale": scale})
+        for key, mapping in mappings(resources).items():
+            cap = mapping.get("ScalingConfig", {}).get("MaximumConcurrency", 0)
+            if not 2 <= cap <= 1000:
+                wrong.append(f"{key} has no maximum concurrency")
     # A new account has ten executions, all of which have to stay unreserved.
     for key, each in functions(resources).items():
         if "ReservedConcurrentExecutions" in each:

@@ -193,6 +193,11 @@ BROKEN: list[tuple[Rule, str, Broken]] = [
         lambda t: event(t, "Act").update(MaximumBatchingWindowInSeconds=1),
     ),
     (rules.visibility, "longer_function", lambda t: of(t, "Draft").update(Timeout=91)),
+    (
+        rules.concurrency,
+        "of_a_scale",
+        lambda t: t["Mappings"]["Concurrency"]["small"].update(Stage=1),
+    ),
     (rules.concurrency, "missing", lambda t: event(t, "Act").pop("ScalingConfig")),
     (
         rules.concurrency,
