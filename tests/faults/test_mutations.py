@@ -22,9 +22,8 @@ from stafette.core import messages
 from stafette.core.decide import Drop, Resend, Work
 from stafette.core.follow_ups import Journal
 from stafette.relay import intake, recovery, stage
-from tests.support import OLD_MODEL
 
-pytestmark = [OLD_MODEL, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 Patch = pytest.MonkeyPatch
 

@@ -24,9 +24,7 @@ from local.machine import TEMPLATE, Machine
 from local.model import OfflineModel, error, serve_model
 from local.template import REGION, Template, load
 from stafette.core.messages import job_id
-from tests.support import OLD_MODEL
 
-pytestmark = OLD_MODEL
 SAMPLE = Path(__file__).resolve().parents[2] / "events" / "ticket.json"
 STACK = "stafette-test"
 

@@ -25,9 +25,9 @@ from stafette.agent import model
 from stafette.aws.effects import GRACE
 from stafette.core.job import FIRST_LOOK
 from tests.architecture import template_rules as rules
-from tests.support import OLD_MODEL, URGENT, Json, Stack, job_of, script_agent, ticket
+from tests.support import URGENT, Json, Stack, job_of, script_agent, ticket
 
-pytestmark = [OLD_MODEL, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 Used = set[tuple[str, str, str]]  # function, action, resource
 

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from local.calls import Died, Phase
+from local.calls import Phase
+from local.invocation import ProcessGone
 from local.model import error
 from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES
 from stafette.relay import recovery
@@ -147,10 +148,14 @@ def test_whoever_ends_a_job_may_die_at_any_call_and_the_end_is_told(
     if ender == "sweep":
         now = stack.machine.clock.now()
         stack.edit((f"JOB#{job_id}", "JOB"), deadline=now, due=now)
-        with stack.dying("sweep", number, phase), suppress(Died):
+        with stack.dying("sweep", number, phase), suppress(ProcessGone):
             sweep(stack)
     else:
-        with stack.machine.inside("bury"), stack.dying("bury", number, phase), suppress(Died):
+        with (
+            stack.machine.inside("bury"),
+            stack.dying("bury", number, phase),
+            suppress(ProcessGone),
+        ):
             recovery.cancel(job_id, "not wanted")
     status, reason = ("failed", "deadline") if ender == "sweep" else ("cancelled", "cancelled")
     if stack.head(job_id)["status"] == "active":  # died before it could: a person says it again

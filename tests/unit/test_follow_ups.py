@@ -91,11 +91,11 @@ def test_ends_and_reopenings_are_numbered_without_a_gap() -> None:
         return [(entry.handoff, entry.n) for entry in written if isinstance(entry, Journal)]
 
     failed, opened = {"status": Status.FAILED}, {"last": "reopen"}
-    assert numbers(**failed) == [("route", 1), ("job", 1)]
+    assert numbers(**failed) == [("classify", 1), ("job", 1)]
     assert numbers(**opened, generation=1) == [("job", 2)]
     assert numbers(**failed, **opened, generation=1) == [("job", 2), ("job", 3)]
     assert numbers(**opened, generation=2) == [("job", 4)]
-    assert numbers(status=Status.CANCELLED, generation=2) == [("route", 1), ("job", 5)]
+    assert numbers(status=Status.CANCELLED, generation=2) == [("classify", 1), ("job", 5)]
 
 
 def test_entry_of_an_end_leaves_that_of_the_advance_before_it_as_it_was() -> None:
