@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from cli import dead, inbox, jobs, read
-from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, stop
+from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
 from stafette import clock
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Multi-agent work as queue jobs, on the stack that `make local` runs.",
+    help="Multi-agent work as queue jobs, on the stack that `make local` runs or on a deployed one.",
 )
 app.add_typer(dead.app, name="dead")
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")]
@@ -30,6 +30,7 @@ _NEWEST = 1_000
 
 
 @app.command()
+@on_stack
 def send(
     source: Annotated[str, typer.Argument(metavar="FILE|-")],
     tenant: Annotated[str | None, typer.Option(help="On whose behalf.")] = None,
@@ -65,7 +66,9 @@ def send(
         if not (len(sent) > 1 if wait_ is None else wait_):
             return
         waited = wait(sent, deadline, began, out)
-        summary(sent, waited, stack.aws_calls() - before, out)
+        after = stack.aws_calls()
+        calls = None if before is None or after is None else after - before
+        summary(sent, waited, calls, out)
     if waited.timed_out:
         unseen = {each.job_id for each in sent} - waited.seen - waited.ended.keys()
         raise typer.Exit(NOT_FOUND if unseen else DEADLINE)
@@ -74,6 +77,7 @@ def send(
 
 
 @app.command()
+@on_stack
 def watch(job: JobArgument) -> None:
     """Follow a job until it ends. Exit code 0: done, 1: failed or cancelled, 3: not found."""
     with connected():
@@ -94,6 +98,7 @@ def watch(job: JobArgument) -> None:
 
 
 @app.command("jobs")
+@on_stack
 def jobs_(
     limit: Annotated[int, typer.Option(min=1, max=_NEWEST, help="How many at most.")] = 20,
     status: Annotated[
@@ -121,6 +126,7 @@ def jobs_(
 
 
 @app.command("show")
+@on_stack
 def show_(
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
     request_id: Annotated[
@@ -141,6 +147,7 @@ def show_(
 
 
 @app.command()
+@on_stack
 def cancel(
     job: JobArgument,
     why: Annotated[str, typer.Option(help="Kept with the job.")] = "cancelled by hand",
