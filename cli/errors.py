@@ -3,7 +3,7 @@
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectionError,
+    ConnectionError as NotConnectedError,
     HTTPClientError,
     NoCredentialsError,
     NoRegionError,
@@ -60,7 +60,7 @@ def explained(error: BaseException) -> str:
             return "no AWS region is set: give --region, or set AWS_DEFAULT_REGION"
         case SSOError() | TokenRetrievalError():
             return f"the AWS session is over: {_SIGN_IN} ({error})"
-        case ConnectionError() | HTTPClientError():
+        case NotConnectedError() | HTTPClientError():
             return f"AWS cannot be reached; is the region right, is the network there? ({error})"
     return f"{type(error).__name__}: {error}"
 
