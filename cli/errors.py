@@ -3,7 +3,6 @@
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectionError as NotConnectedError,
     HTTPClientError,
     NoCredentialsError,
     NoRegionError,
@@ -11,6 +10,9 @@ from botocore.exceptions import (
     ProfileNotFound,
     SSOError,
     TokenRetrievalError,
+)
+from botocore.exceptions import (
+    ConnectionError as NotConnectedError,
 )
 
 from stafette.core.errors import StafetteError

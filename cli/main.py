@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import dead, inbox, jobs, read
+from cli import dead, doctor, inbox, jobs, read
 from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
@@ -24,6 +24,7 @@ app = typer.Typer(
     help="Multi-agent work as queue jobs, on the stack that `make local` runs or on a deployed one.",
 )
 app.add_typer(dead.app, name="dead")
+app.command()(doctor.doctor)
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")]
 # As far back as `jobs --status` looks.
 _NEWEST = 1_000
