@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check build local lock clean
+.PHONY: demo test check build local deploy-local lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: requirements-dev.txt pyproject.toml
@@ -44,11 +44,23 @@ build: $(VENV)/.installed
 local: $(VENV)/.installed
 	$(BIN)/python -m local.serve
 
+# The README's deploy section on this machine: SAM CLI and an AWS emulator that runs the functions as processes, each
+# in an environment of its own. A worker is killed in the middle of a job. ARGUMENTS=--patient leaves time-outs alone.
+deploy-local: $(VENV)/.installed .venv-sam/.installed .venv-ministack/.installed
+	$(BIN)/python -m local.deploy $(ARGUMENTS)
+
+.venv-%/.installed: requirements-%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
 # Pins what pyproject.toml asks for. The layer takes the same versions as the tests.
 lock: $(VENV)/.installed
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet -o requirements-dev.txt
 	$(BIN)/uv pip compile pyproject.toml -c requirements-dev.txt --universal --python-version 3.11 --no-header --no-emit-index-url --quiet -o shared/requirements.txt
+	echo 'aws-sam-cli==1.170.0' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet -o requirements-sam.txt
+	echo 'ministack[full]==1.5.33' | $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet -o requirements-ministack.txt
 
 clean:
-	rm -rf $(VENV) .aws-sam .stafette
+	rm -rf $(VENV) .venv-sam .venv-ministack .aws-sam .stafette
