@@ -51,7 +51,7 @@ deploy-local: $(VENV)/.installed .venv-sam/.installed .venv-ministack/.installed
 
 .venv-%/.installed: requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 # Pins what pyproject.toml asks for. The layer takes the same versions as the tests.

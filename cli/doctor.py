@@ -26,11 +26,12 @@ from cli.stack import FAILED, USAGE, connected, console, on_stack, stop
 from local import show, story
 from local.story import Story
 from stafette import clock
-from stafette.aws import store
+from stafette.aws import dead, store
 from stafette.core.messages import Request
 
 TENANT = "stafette-doctor"
 _TEXT = "This is a test by `stafette doctor`: nobody wrote it, and nobody waits for an answer."
+_INPUT = {"text": _TEXT, "customer": {"name": TENANT}}
 _EVERY = 0.5
 _AT_REST = {
     *("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE"),
@@ -250,7 +251,7 @@ def _of_error(check: str, error: BaseException, advice: str) -> Finding:
 def through(deadline: float) -> Finding:
     """A ticket through all stages, marked as a test by its tenant and its text."""
     name = f"doctor-{datetime.fromtimestamp(clock.now(), UTC):%Y%m%dT%H%M%S.%fZ}"
-    request = Request(request_id=name, tenant=TENANT, input={"text": _TEXT, "customer": TENANT})
+    request = Request(request_id=name, tenant=TENANT, input=_INPUT)
     [sent] = inbox.put([request])
     began = time.monotonic()
     while True:
@@ -258,6 +259,9 @@ def through(deadline: float) -> Finding:
         waited = time.monotonic() - began
         if head is not None and head.status.ended:
             break
+        if head is None and (kept := dead.find(sent.message_id)):
+            why = f"intake refused it: {kept['reason']}: {kept['detail']}"
+            return Finding("ticket", "fails", why, "deploy what this command is part of")
         if waited >= deadline:
             where = f"it is at {head.stage}" if head else "intake has not taken it"
             advice = f"follow it: `stafette show {sent.job_id}`, and the log of that function"

@@ -143,7 +143,7 @@ def run_command(deployment: Deployment, command: str) -> str:
     )
     answers = ["", "", *(deployment.parameters.get(name, "") for name in names), *[""] * 10]
     deployment.run(command, "\n".join(answers))
-    make_up_for_differences(STACK)
+    make_up_for_differences(STACK, deployment.tree / "template.yaml")
     described = boto3.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"][0]
     deployment.outputs = {
         each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", [])
@@ -158,7 +158,8 @@ def _section(path: Path, name: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [" ".join(line.split()) for line in text.splitlines() if not line.startswith("make")]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def first_ticket(deployment: Deployment) -> str:
@@ -243,7 +244,9 @@ def _shortened(deployment: Deployment, patient: bool) -> int:
 def _check_once(deployment: Deployment, told: dict[str, Any]) -> None:
     """All records were read, and nothing was done twice."""
     job = told["job"]["job_id"]
-    [enriched] = [each["value"] for each in told["results"] if each["model"] == "Enriched" and each["won"]]
+    [enriched] = [
+        each["value"] for each in told["results"] if each["model"] == "Enriched" and each["won"]
+    ]
     read = [finding["record"] for finding in enriched["findings"]]
     _must(sorted(read) == sorted(f"r{n}" for n in range(_RECORDS)), f"records read: {read}")
     effects = {each["sk"]: each["status"] for each in told["effects"]}
@@ -252,7 +255,10 @@ def _check_once(deployment: Deployment, told: dict[str, Any]) -> None:
         Bucket=deployment.outputs["BucketName"], Prefix=f"outbox/{job}/"
     )
     letters = {Path(each["Key"]).stem for each in outbox.get("Contents", [])}
-    of_outbox = {name.removeprefix("EFFECT#") for name in effects} & {"send_reply", "open_follow_up"}
+    of_outbox = {name.removeprefix("EFFECT#") for name in effects} & {
+        "send_reply",
+        "open_follow_up",
+    }
     _must(letters == of_outbox, f"the outbox holds {letters}, the records tell of {of_outbox}")
     notices = [each for each in _notices(deployment) if each["job_id"] == job]
     _must(len(notices) == 1, f"{len(notices)} notices of the end of {job}")
@@ -262,7 +268,9 @@ def listen(deployment: Deployment) -> str:
     """A queue behind the topic, to hear of jobs that ended."""
     sqs, topic = boto3.client("sqs"), deployment.outputs["TopicArn"]
     url = sqs.create_queue(QueueName="deploy-local-ended")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
+        "QueueArn"
+    ]
     allowed = {
         "Version": "2012-10-17",
         "Statement": [

@@ -22,6 +22,8 @@ from urllib.request import urlopen
 import boto3
 from botocore.config import Config
 
+from local.template import load
+
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 _STARTS_WITHIN = 60.0
@@ -51,7 +53,9 @@ class Emulator:
     def workers(self, function: str) -> list[int]:
         """Ids of the processes that run a function, by its name in AWS."""
         return [
-            pid for pid, line in _group(self.pid) if "_worker.py" in line and f"-{function}-" in line
+            pid
+            for pid, line in _group(self.pid)
+            if "_worker.py" in line and f"-{function}-" in line
         ]
 
 
@@ -165,10 +169,11 @@ def tail(log: Path, lines: int = 30) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def make_up_for_differences(stack: str) -> None:
+def make_up_for_differences(stack: str, template: Path) -> None:
     """Does by hand what AWS does by itself and ministack 1.5.33 does not. Needs the emulator's environment."""
     _number_concurrency()
     _let_batches_be_sent(stack)
+    _keep_promises_of_tables(stack, template)
 
 
 def _number_concurrency() -> None:
@@ -205,8 +210,27 @@ def _let_batches_be_sent(stack: str) -> None:
                     iam.put_role_policy(
                         RoleName=role,
                         PolicyName=f"{name}Batch",
-                        PolicyDocument=json.dumps({"Version": policy["Version"], "Statement": sends}),
+                        PolicyDocument=json.dumps(
+                            {"Version": policy["Version"], "Statement": sends}
+                        ),
                     )
+
+
+def _keep_promises_of_tables(stack: str, template: Path) -> None:
+    # Of AWS::DynamoDB::Table, ministack leaves out expiry and point-in-time recovery, which its DynamoDB has. They
+    # are set as the template says: a template without them has a table without them.
+    cloudformation, client = boto3.client("cloudformation"), boto3.client("dynamodb")
+    for table in load(template).tables.values():
+        found = cloudformation.describe_stack_resource(
+            StackName=stack, LogicalResourceId=table.logical_id
+        )
+        name = found["StackResourceDetail"]["PhysicalResourceId"]
+        if expiry := table.properties.get("TimeToLiveSpecification"):
+            client.update_time_to_live(TableName=name, TimeToLiveSpecification=expiry)
+        if recovery := table.properties.get("PointInTimeRecoverySpecification"):
+            client.update_continuous_backups(
+                TableName=name, PointInTimeRecoverySpecification=recovery
+            )
 
 
 def _listed(value: str | list[str]) -> list[str]:
