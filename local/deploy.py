@@ -198,7 +198,8 @@ def killed_worker(deployment: Deployment, patient: bool) -> str:
     event = json.loads(_TICKET.read_text(encoding="utf-8"))
     event["request_id"] = "deploy-local-killed"
     event["input"]["records"] = [
-        {"id": f"r{n}", "text": f"payment {n}: 12.50 EUR, declined"} for n in range(_RECORDS)
+        {"id": f"r{n}", "text": f"Order 4711, charge {n}: 12.50 EUR, paid by card."}
+        for n in range(_RECORDS)
     ]
     killed: list[int] = []
 
@@ -248,7 +249,8 @@ def _check_once(deployment: Deployment, told: dict[str, Any]) -> None:
         each["value"] for each in told["results"] if each["model"] == "Enriched" and each["won"]
     ]
     read = [finding["record"] for finding in enriched["findings"]]
-    _must(sorted(read) == sorted(f"r{n}" for n in range(_RECORDS)), f"records read: {read}")
+    _must(read == [f"r{n}" for n in range(_RECORDS)], f"records read: {read}")
+    _must((enriched["read"], enriched["failed"]) == (_RECORDS, 0), "not all records were read")
     effects = {each["sk"]: each["status"] for each in told["effects"]}
     _must(set(effects.values()) == {"COMPLETED"}, f"effects are {effects}")
     outbox = boto3.client("s3").list_objects_v2(
