@@ -47,6 +47,7 @@ local: $(VENV)/.installed
 # The README's deploy section on this machine: SAM CLI and an AWS emulator that runs the functions as processes, each
 # in an environment of its own. A worker is killed in the middle of a job. ARGUMENTS=--patient leaves time-outs alone.
 deploy-local: $(VENV)/.installed .venv-sam/.installed .venv-ministack/.installed
+	$(BIN)/pytest -q -m deploy tests/deploy
 	$(BIN)/python -m local.deploy $(ARGUMENTS)
 
 .venv-%/.installed: requirements-%.txt
