@@ -163,19 +163,26 @@ class Prover(Machine):
 
     def play(self, schedule: Schedule) -> Result:
         """Runs the scenario with faults, from the last moment before all of them, until nothing moves."""
-        reached = [
+        self.take_up(self._before_all(schedule))
+        return self.go_on(schedule)
+
+    def cut_off(self, schedule: Schedule) -> None:
+        """Runs the scenario with faults, until the last of them has come to pass."""
+        self.take_up(self._before_all(schedule))
+        self._pending = list(schedule)
+        while self._pending:
+            if self.step() is None:
+                raise LookupError(f"the run never came to {self._pending[0]}")
+
+    def _before_all(self, schedule: Schedule) -> Moment:
+        if not schedule:
+            return self.moments[0]
+        *_, last = (
             moment
             for moment in self.moments
-            if all(
-                (moment.course.taken if f.kind in WITH_MESSAGES else moment.course.calls)[
-                    f.function
-                ]
-                < f.number
-                for f in schedule
-            )
-        ]
-        self.take_up(reached[-1] if schedule else self.moments[0])
-        return self.go_on(schedule)
+            if all(_count(moment.course, fault) < fault.number for fault in schedule)
+        )
+        return last
 
     def take_up(self, moment: Moment) -> None:
         """Makes everything as it was at a moment of the undisturbed run."""
@@ -434,6 +441,11 @@ def proving(scenario: Scenario, seed: int = 0) -> Iterator[Prover]:
     """A prover, for as long as the context is open."""
     with serve_model() as model, Prover(scenario, model, seed) as prover:
         yield prover
+
+
+def _count(course: Course, fault: Fault) -> int:
+    counts = course.taken if fault.kind in WITH_MESSAGES else course.calls
+    return counts[fault.function]
 
 
 def _about(body: str) -> str:
