@@ -18,9 +18,7 @@ from local.prove.prover import START
 from stafette.aws import keys
 from stafette.core import decide, job, messages
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, Stack, running_stack
-
-pytestmark = OLD_MODEL
+from tests.support import Stack, running_stack
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = sorted(HERE.glob("v*/*.json"))
