@@ -143,10 +143,6 @@ def test_what_a_newer_version_wrote_waits_with_an_alarm_and_is_finished_after_th
         assert finished(stack, held), (stack.ending(JOB), stack.dead())
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="sweep does not look at the version of a head: it pushes it, and ends it at its deadline",
-)
 def test_sweep_leaves_a_head_of_a_newer_version_as_it_is() -> None:
     held = recording("v1/07-enrich.json")
     held["messages"] = {}

@@ -181,7 +181,8 @@ def ask_large(stack: Stack, request_id: str) -> str:
 
 
 def run_as_asked(stack: Stack) -> None:
-    stack.run("plain", 3, text="My card was charged." + URGENT)
+    for _ in range(2):  # asked for twice
+        stack.run("plain", 3, text="My card was charged." + URGENT)
     ask_large(stack, "large")
     stack.machine.run_until_quiet()
     with stack.sending_twice():

@@ -8,7 +8,7 @@ from stafette.aws import dead, parts, queues, store
 from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError
 from stafette.core.follow_ups import follow_ups, handoff_of, part_messages
-from stafette.core.job import FIRST_LOOK, MOST_FAILURES, Head, Status
+from stafette.core.job import FIRST_LOOK, MOST_FAILURES, VERSION, Head, Status
 from stafette.core.joins import ranges
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
 from stafette.relay.batch import Delivery, Return
@@ -162,6 +162,8 @@ def _look_at(job_id: str) -> bool:
         due = min(due, head.deadline)
     if not store.look_again(head, due, look):
         return False
+    if head.v > VERSION:
+        return False  # newer code wrote it, and will look at it
     if head.status.ended:
         _tell_and_rest(head)  # whoever ended it died before it could say so
         return True
