@@ -154,6 +154,8 @@ def _look_at(job_id: str) -> bool:
     head = store.head(job_id)
     if head is None or head.due is None or head.due > now:
         return False
+    if head.v > VERSION:
+        return False  # newer code wrote it, and will look at it
     look = head.look * 2
     busy_until = max(head.lease, head.not_before, now)
     due = busy_until + look
@@ -162,8 +164,6 @@ def _look_at(job_id: str) -> bool:
         due = min(due, head.deadline)
     if not store.look_again(head, due, look):
         return False
-    if head.v > VERSION:
-        return False  # newer code wrote it, and will look at it
     if head.status.ended:
         _tell_and_rest(head)  # whoever ended it died before it could say so
         return True
@@ -181,9 +181,8 @@ def _look_at(job_id: str) -> bool:
     move_on(head, now)
     trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
     if head.look > FIRST_LOOK and head.moved <= head.due - head.look:
-        _tell_stuck(
-            head
-        )  # it did not move after the look before either: a push is not what it lacks
+        # It did not move after the look before either: a push is not what it lacks.
+        _tell_stuck(head)
     return True
 
 
