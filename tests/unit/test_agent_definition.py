@@ -46,6 +46,7 @@ def test_agent_that_names_no_tools_has_none(tmp_path: Path) -> None:
         ("max_tokens: 300", "max_tokens: many", "max_tokens"),
         ("max_tokens: 300", "max_tokens: 0", "max_tokens"),
         ("max_tokens: 300", "effort: huge", "effort"),
+        ("model: haiku", "model: claude-haiku-4-5\neffort: low", "effort"),
         ("max_tokens: 300", "max_token: 300", "max_token"),
         ("tools: Read, Grep", "tools: [../etc]", "tools.0"),
         ("description: Helps.", "description: ''", "description"),

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
-from stafette.agent.models import ALIASES
+from stafette.agent.models import ALIASES, MODELS
 from stafette.core.errors import StafetteError
 
 FOLDER = Path(__file__).parents[2] / "agents"
@@ -57,6 +64,14 @@ class Agent(BaseModel):
     @classmethod
     def _name_the_model(cls, value: str) -> str:
         return ALIASES.get(value, value)
+
+    @field_validator("effort")
+    @classmethod
+    def _check_effort(cls, value: str | None, info: ValidationInfo) -> str | None:
+        known = MODELS.get(info.data.get("model", ""))
+        if value is not None and known is not None and not known.effort:
+            raise ValueError("its model takes no effort")
+        return value
 
     @field_validator("tools", mode="before")
     @classmethod
