@@ -51,6 +51,7 @@ def as_data(told: Story) -> dict[str, Any]:
             for made in told.calls
         ],
         "effects": told.effects,
+        "forms": [form.model_dump(mode="json", exclude={"work"}) for form in told.forms],
         "totals": {
             "calls": len(told.calls),
             "input_tokens": tokens_in,
@@ -67,7 +68,11 @@ def print_story(told: Story, out: Console) -> None:
     out.print(show.line(f"tenant {head.tenant}, flow {head.flow or '-'}, trace {head.trace_id}"))
     asked = f"{datetime.fromtimestamp(head.created, UTC):%Y-%m-%d %H:%M:%S}Z"
     out.print(f"asked {asked}, {show.seconds(head.moved - head.created)} until it last moved")
-    if not head.status.ended:
+    if head.form:
+        out.print(
+            show.line(f"waits for a person: stafette answer {head.job_id} --form {head.form}")
+        )
+    elif not head.status.ended:
         out.print(
             show.line(f"waits for {head.next}, attempt {head.attempt}, {head.failures} failures")
         )
@@ -88,6 +93,8 @@ def print_story(told: Story, out: Console) -> None:
     for sentence in show.joins(told):
         out.print(sentence)
     _section("model calls", show.calls(told.calls), out)
+    if told.forms:
+        _section("forms", show.forms(told), out)
     _section("effects", show.effects(told), out)
 
 

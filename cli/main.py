@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import dead, doctor, inbox, jobs, prove, read
+from cli import dead, doctor, forms, inbox, jobs, prove, read
 from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 app.add_typer(dead.app, name="dead")
 app.command()(doctor.doctor)
+app.command()(forms.forms)
+app.command()(forms.answer)
 app.command("prove")(prove.command)
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")]
 # As far back as `jobs --status` looks.

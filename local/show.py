@@ -131,6 +131,23 @@ def joins(told: Story) -> list[str]:
     ]
 
 
+def forms(told: Story) -> Table:
+    """What people were asked, and what they answered."""
+    table = grid("form", "state", ">asked", ">open", "by", "question", "answer")
+    for form in told.forms:
+        closed = form.closed if form.closed is not None else form.deadline
+        table.add_row(
+            line(form.id),
+            line(form.state.value),
+            f"+{seconds(form.asked - told.head.created)}",
+            seconds(closed - form.asked),
+            line(form.by or "", 30),
+            line(form.question, 60),
+            line(form.answer, 60) if form.answer is not None else "",
+        )
+    return table
+
+
 def effects(told: Story) -> Table:
     """What was done to the outside world."""
     table = grid("effect", "status", "result")

@@ -6,10 +6,11 @@ from typing import Any
 
 from boto3.dynamodb.conditions import Key
 
-from stafette.aws import keys, table
+from stafette.aws import forms, keys, table
 from stafette.aws.calls import Call
 from stafette.aws.store import loaded_value
 from stafette.aws.table import Item
+from stafette.core.asked import Asked
 from stafette.core.job import Head
 from stafette.core.joins import ranges
 
@@ -61,6 +62,7 @@ class Story:
     parts: list[Parts]
     calls: list[Made]
     effects: list[Item]
+    forms: list[Asked]
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -99,6 +101,7 @@ def read(job_id: str) -> Story | None:
         parts=found,
         calls=sorted(calls, key=lambda made: made.call.began),
         effects=[item for item in items if item["sk"].startswith("EFFECT#")],
+        forms=[forms.read(item) for item in items if item["sk"].startswith("FORM#")],
     )
 
 

@@ -134,8 +134,8 @@ def settings_that_are_used(template: Json) -> list[str]:
         told = {key_of(url) for name, url in variables.items() if name.startswith("QUEUE_")}
         sends = {key_of(where) for action, where in can if action == "sqs:SendMessage"}
         takes = {key_of(own[key]["EventSourceArn"])} if key in own else set()
-        # Who buries has to know where a dead message came from, and sends to all but intake.
-        extra = {"IntakeQueue"} if takes == {"DeadQueue"} else set()
+        # Who buries has to know where a dead message came from, and sends to none that strangers write to.
+        extra = {"IntakeQueue", "AnswerQueue"} if takes == {"DeadQueue"} else set()
         if told != sends | takes | extra:
             wrong.append(f"{key} knows {sorted(told)}, and uses {sorted(sends | takes | extra)}")
         for name, action in NEEDS.items():

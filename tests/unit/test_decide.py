@@ -17,6 +17,7 @@ from moto import mock_aws
 from stafette.aws import clients, keys, store, table
 from stafette.core.decide import (
     Again,
+    Blocked,
     Decision,
     Drop,
     GiveUp,
@@ -98,7 +99,8 @@ THEIRS = {"owner": "another", "lease": NOW + 60}
         (head(status=Status.FAILED), {}, Resend()),
         (head(status=Status.CANCELLED), {}, Resend()),
         (head(status=Status.CANCELLED), {"handoff": "route", "stage": "asked"}, Resend()),
-        (head(status=Status.BLOCKED), {}, Drop()),
+        (head(status=Status.BLOCKED, form="classify.sure"), {}, Blocked("classify.sure")),
+        (head(status=Status.BLOCKED), {"handoff": "route", "stage": "asked"}, Resend()),
         (head(last="reopen"), {"handoff": "route", "stage": "asked"}, Drop()),
     ],
 )
@@ -123,9 +125,17 @@ WAITING = head(stage="enriching", handoff="enrich:join", next="enrich", parts=10
         (WAITING, Part(index=3, done=True), Resend()),
         (WAITING, Part(index=3, reason="failed"), Resend()),
         (WAITING, Part(index=3, wake=1, not_before=NOW + 5), Again()),
-        (WAITING, Part(index=3, wake=2), Drop()),
+        (WAITING, Part(index=3, wake=2), Again()),
+        (WAITING, Part(index=3, wake=2, **THEIRS), Wait(NOW + 60)),
+        (WAITING, Part(index=3, wake=1, form="enrich:00003.sure"), Blocked("enrich:00003.sure")),
+        (WAITING, Part(index=3, form="enrich:00003.sure", reason="failed"), Resend()),
         (head(stage="enriched"), Part(index=3, done=True), Drop()),
         (WAITING.model_copy(update={"status": Status.CANCELLED}), None, Drop()),
+        (
+            WAITING.model_copy(update={"status": Status.BLOCKED, "form": "job.cap"}),
+            None,
+            Blocked("job.cap"),
+        ),
     ],
 )
 def test_a_message_for_a_part(job: Head | None, standing: Part | None, expected: Decision) -> None:

@@ -73,6 +73,11 @@ def effect(job_id: str, name: str) -> Key:
     return job(job_id), f"EFFECT#{name}"
 
 
+def form(job_id: str, form_id: str) -> Key:
+    """A question to a person."""
+    return job(job_id), f"FORM#{form_id}"
+
+
 def dead(record_id: str) -> Key:
     """A body that nobody could take."""
     return f"DEAD#{record_id}", "DEAD"

@@ -16,6 +16,7 @@ from stafette.core.messages import PartWork, RangeWork
 from stafette.core.run import Run
 
 _OPEN = Attr("value").not_exists() & Attr("ref").not_exists() & Attr("reason").not_exists()
+_FREE = _OPEN & Attr("form").not_exists()  # not for a part that waits for a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def claim(work: PartWork, owner: str, until: float, now: float) -> Part:
     key = keys.part(work.job_id, work.split, work.index)
     try:
         known: dict[Path, Any] = {"index": work.index, "expires": expires()}
-        item = take_lease(key, work.wake, owner, until, now, _OPEN, known)
+        item = take_lease(key, work.wake, owner, until, now, _FREE, known)
     except ConditionFailedError as lost:
         item = lost.old or {"index": work.index}
     return _part(item)
@@ -54,7 +55,7 @@ def _end(work: PartWork, result: dict[str, Any]) -> bool:
         item = table.update(
             keys.part(work.job_id, work.split, work.index),
             sets=sets,
-            removes=("owner", "lease", "not_before"),
+            removes=("owner", "lease", "not_before", "form"),
             when=_OPEN,
         )
     except ConditionFailedError as lost:
@@ -80,6 +81,48 @@ def wait(work: PartWork, owner: str, until: float, *, counts: bool) -> None:
     except ConditionFailedError as lost:
         if not (lost.old and lost.old.get("wake") == wake):
             raise LostLeaseError from lost
+
+
+def block(work: PartWork, run: Run, form: str) -> None:
+    """Lets a part wait for a person, under a new wake number. The try was no failure.
+
+    Raises:
+        LostLeaseError: another worker took over.
+    """
+    try:
+        _put_back(work, run, {"form": form, "wake": work.wake + 1})
+    except ConditionFailedError as lost:
+        if not (lost.old and lost.old.get("form") == form):
+            raise LostLeaseError from lost
+
+
+def put_back(work: PartWork, run: Run) -> None:
+    """Gives up the lease of a part whose job waits for a person: it is handed out anew with its range."""
+    with suppress(ConditionFailedError):
+        _put_back(work, run, {"wake": 0})
+
+
+def _put_back(work: PartWork, run: Run, sets: dict[Path, Any]) -> None:
+    table.update(
+        keys.part(work.job_id, work.split, work.index),
+        sets={**sets, "asked": True},
+        adds={"failures": -1},
+        removes=("owner", "lease", "not_before"),
+        when=_OPEN & Attr("owner").eq(run.owner),
+    )
+
+
+def unblock(work: PartWork, form: str) -> Part:
+    """Lets a part go on that waits for this form. Returns it as it then stands."""
+    try:
+        item = table.update(
+            keys.part(work.job_id, work.split, work.index),
+            removes=("form",),
+            when=Attr("form").eq(form),
+        )
+    except ConditionFailedError as lost:
+        item = lost.old or {"index": work.index}
+    return _part(item)
 
 
 def let_go(work: PartWork, run: Run) -> None:
@@ -110,6 +153,11 @@ def count(work: PartWork, *, ok: bool) -> bool:
         return False
     top = _add(keys.join(work.job_id, work.split, work.generation), range_no, failed=shard.failed)
     return top.completed == ranges(work.total)
+
+
+def read(work: PartWork) -> Part:
+    """A part as it stands."""
+    return _part(table.get(keys.part(work.job_id, work.split, work.index)) or {"index": work.index})
 
 
 def counted(job_id: str, split: str, generation: int) -> Count:

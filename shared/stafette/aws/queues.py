@@ -58,6 +58,19 @@ def from_body(body: str) -> AnyWork:
     return read_work(value if ref is None else read_json(artifacts.get(ref)))
 
 
+def from_outside(body: str) -> dict[str, Any] | None:
+    """What a stranger's message is or refers to, as a JSON object; None for a service's test message.
+
+    Raises:
+        RefusedError: it is no JSON object, or refers to what strangers may not name.
+    """
+    value = open_body(body)
+    if value is None:
+        return None
+    ref = read_ref(value)
+    return value if ref is None else read_json(artifacts.get(ref, within=artifacts.INBOX))
+
+
 def send(send: Send) -> None:
     """Sends one message.
 

@@ -22,8 +22,9 @@ from stafette.core.run import Run
 # A value of more bytes goes to S3. Far under the limit of an item, by AWS's count and by any emulator's.
 VALUE_LIMIT = 32_768
 
-_WAITING = ("owner", "lease", "not_before")
-_DUE = ("due", "due_shard")
+# What is taken off a head that waits no longer, and off one that nobody has to look at.
+WAITING = ("owner", "lease", "not_before")
+DUE = ("due", "due_shard")
 
 
 class LostLeaseError(TransientError):
@@ -148,15 +149,15 @@ def advance(run: Run, move: Move, now: float) -> Head:
         "parts": None if move.parts is None else len(move.parts),
     }
     sets |= {name: value for name, value in optional.items() if value is not None}
-    removes = (*_WAITING, *(name for name, value in optional.items() if value is None))
+    removes = (*WAITING, *(name for name, value in optional.items() if value is None))
     if move.flow is not None:
         sets["flow"] = move.flow
     if move.next is None:
         sets["status"] = Status.DONE.value
-        removes += _DUE
+        removes += DUE
     try:
         return Head.from_item(
-            table.update(keys.head(run.job_id), sets=sets, removes=removes, when=_held(run))
+            table.update(keys.head(run.job_id), sets=sets, removes=removes, when=held_by(run))
         )
     except ConditionFailedError as lost:
         old = Head.from_item(lost.old) if lost.old else None
@@ -178,7 +179,7 @@ def wait(run: Run, until: float, *, wake: int, counts: bool) -> Head:
                 sets={"not_before": until, "wake": wake},
                 adds={} if counts else {"failures": -1},
                 removes=("owner", "lease"),
-                when=_held(run),
+                when=held_by(run),
             )
         )
     except ConditionFailedError as lost:
@@ -191,7 +192,7 @@ def wait(run: Run, until: float, *, wake: int, counts: bool) -> Head:
 def let_go(run: Run) -> None:
     """Frees the lease after a bug, so that the redelivery does not find it held. The failure stays counted."""
     with suppress(ConditionFailedError):
-        table.update(keys.head(run.job_id), removes=("owner", "lease"), when=_held(run))
+        table.update(keys.head(run.job_id), removes=("owner", "lease"), when=held_by(run))
 
 
 def end(
@@ -215,14 +216,14 @@ def end(
         "ended": now,
     }
     if held is None:
-        ending |= _look(job_id, now)
+        ending |= first_look(job_id, now)
     try:
         return Head.from_item(
             table.update(
                 keys.head(job_id),
                 sets=ending,
-                removes=_WAITING if held is None else (*_WAITING, *_DUE),
-                when=active if held is None else _held(held),
+                removes=(*WAITING, "form", *(() if held is None else DUE)),
+                when=active if held is None else held_by(held),
             )
         )
     except ConditionFailedError as lost:
@@ -237,7 +238,7 @@ def rest(head: Head) -> None:
     with suppress(ConditionFailedError):
         table.update(
             keys.head(head.job_id),
-            removes=_DUE,
+            removes=DUE,
             when=Attr("status").eq(head.status.value) & Attr("generation").eq(head.generation),
         )
 
@@ -254,10 +255,10 @@ def reopen(job_id: str, now: float) -> Head | None:
                     "last": "reopen",
                     "moved": now,
                     "deadline": now + job.DEADLINE,
-                    **_look(job_id, now),
+                    **first_look(job_id, now),
                 },
                 adds={"generation": 1},
-                removes=(*_WAITING, "reason", "detail", "ended", "wake"),
+                removes=(*WAITING, "reason", "detail", "ended", "wake"),
                 when=Attr("status").eq(Status.FAILED.value),
             )
         )
@@ -267,7 +268,8 @@ def reopen(job_id: str, now: float) -> Head | None:
         return old if ours else None  # ours: the answer was lost
 
 
-def _look(job_id: str, now: float) -> dict[Path, Any]:
+def first_look(job_id: str, now: float) -> dict[Path, Any]:
+    """What makes sweep look at a job some time from now."""
     return {
         "due": now + job.FIRST_LOOK,
         "look": job.FIRST_LOOK,
@@ -275,7 +277,7 @@ def _look(job_id: str, now: float) -> dict[Path, Any]:
     }
 
 
-def _held(run: Run) -> ConditionBase:
+def held_by(run: Run) -> ConditionBase:
     """The fence: the attempt still holds the job, and nobody ended it meanwhile."""
     return (
         Attr("owner").eq(run.owner)
@@ -287,12 +289,16 @@ def _held(run: Run) -> ConditionBase:
 # --- what is overdue -------------------------------------------------------------------------------
 
 
-def due(now: float) -> Iterator[str]:
-    """Ids of the jobs that are to be looked at."""
+def due(now: float) -> Iterator[tuple[str, str | None]]:
+    """What is to be looked at: the id of a job, and of a form of it if it is the form."""
     for number in range(keys.SHARDS):
         condition = Key("due_shard").eq(f"DUE#{number}") & Key("due").lte(now)
         for item in table.query_index("due", condition):
-            yield item["pk"].removeprefix("JOB#")
+            form = item["sk"].startswith("FORM#")
+            yield (
+                item["pk"].removeprefix("JOB#"),
+                item["sk"].removeprefix("FORM#") if form else None,
+            )
 
 
 def look_again(head: Head, due: float, look: float) -> bool:

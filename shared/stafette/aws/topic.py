@@ -22,7 +22,8 @@ class Published(BaseModel):
 
 def publish(notice: Notice, owner: str, ends: float) -> Published:
     """Publishes a notice once. A try that was cut off is repeated: subscribers know a notice by its `notice_id`."""
-    name = f"notify_{notice.event}_{notice.n}"
+    about = f"_{notice.form}" if notice.form else ""
+    name = f"notify_{notice.event}_{notice.n}{about}"
     effect = Effect(name, Published, _publish, in_doubt="retry")
     run = Run(
         job_id=notice.job_id,

@@ -39,6 +39,13 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """This work waits for a person, who may not have been told."""
+
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Older than where the job is."""
 
@@ -50,7 +57,7 @@ class Refuse:
     reason: str
 
 
-Decision = Work | GiveUp | Resend | Again | Wait | Drop | Refuse
+Decision = Work | GiveUp | Resend | Again | Wait | Blocked | Drop | Refuse
 
 
 def claimable(head: Head, message: Handoff, now: float) -> bool:
@@ -81,7 +88,7 @@ def decide(head: Head | None, message: Handoff, owner: str, now: float) -> Decis
         # The worker that ended the job here may have died before it could say so.
         return Resend()
     if head.status is Status.BLOCKED:
-        return Drop()
+        return Blocked(head.form or "")
     return _lease(head, message.wake, owner, now)
 
 
@@ -95,12 +102,19 @@ def decide_part(
         return Refuse("unknown_version")
     if message.generation != head.generation:
         return _other_generation(head, message)
+    if head.status is Status.BLOCKED and head.stage == message.stage:
+        return Blocked(head.form or "")
     if head.status is not Status.ACTIVE or head.stage != message.stage:
         return Drop()
     if part is None:
         return Work()
     if part.ended:
         return Resend()
+    if part.form is not None:
+        return Blocked(part.form)
+    if message.wake == 0 < part.wake and part.lease <= now:
+        # Handed out anew with its range, while it waits: the copy that ends the wait may be of an older generation.
+        return Again()
     return _lease(part, message.wake, owner, now)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from stafette.core.asked import Asked, State
 from stafette.core.job import Head, Status
 from stafette.core.joins import members, ranges
 from stafette.core.messages import Handoff, Inputs, Notice, PartWork, RangeWork, ToJob
@@ -63,6 +64,8 @@ def follow_ups(
         notice: attributes of a side message that the winning result asks for.
     """
     first: tuple[Action, ...] = (*journal_of(head), *_told(head, notice))
+    if head.status is Status.BLOCKED:
+        return first  # a person moves it on
     if head.status.ended:
         return (*first, Send(_notice(head, "ended", head.generation, {})))
     return (*first, *moving(head, now, inputs, parts))
@@ -182,8 +185,25 @@ def _told(head: Head, attributes: dict[str, str] | None) -> tuple[Send, ...]:
     return (Send(_notice(head, head.stage, 1, attributes)),)
 
 
-def _notice(head: Head, event: str, n: int, attributes: dict[str, str]) -> Notice:
+def of_form(form: Asked, head: Head) -> tuple[Action, ...]:
+    """What follows from a form: the journal says that it was asked, and what became of it; the world is told of it."""
+    first, known = 2 * form.round + 1, {"trace_id": head.trace_id, "stage": head.stage}
+    question = Journal(
+        form.id, first, {**known, "at": form.asked, "status": "asked", "scope": form.scope}
+    )
+    if form.closed is not None:
+        end: dict[str, Any] = {**known, "at": form.closed, "status": form.state.value}
+        if form.state is State.ANSWERED:
+            end["by"] = form.by
+        return question, Journal(form.id, first + 1, end)
+    return question, Send(_notice(head, "asked", form.round, {"form": form.id}, form.id))
+
+
+def _notice(
+    head: Head, event: str, n: int, attributes: dict[str, str], form: str | None = None
+) -> Notice:
     return Notice(
+        form=form,
         job_id=head.job_id,
         tenant=head.tenant,
         to="notify",

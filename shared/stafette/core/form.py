@@ -1,7 +1,9 @@
-"""A form: a question to a person, with a JSON Schema for the answer."""
+"""A form: a question to a person, with a JSON Schema for the answer. core/asked.py has what becomes of it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+Scope = Literal["work", "job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +12,7 @@ class Form:
 
     Attributes:
         name: what it asks for, unique within the work that asks: the same need gives the same name, so that it is
-            asked once however often the work runs.
+            asked once however often the work runs. Small letters, digits, `_`, `.` and `-`.
         question: what a person has to decide, in a sentence or two.
         schema: JSON Schema of the answer, an object.
         facts: what there is to decide by, as JSON has it: the input, what was tried, what was wrong.
@@ -22,5 +24,5 @@ class Form:
     question: str
     schema: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
-    scope: Literal["work", "job"] = "work"
+    scope: Scope = "work"
     seconds: float = 7 * 86_400

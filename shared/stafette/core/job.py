@@ -61,6 +61,8 @@ class Head(Lease):
         generation: raised when a failed job is reopened: what was sent before is then too old.
         moved: when it came to this stage.
         ended: when it failed or was cancelled.
+        form: the id of the form that it waits for, while it is blocked.
+        asked: the last handoff that asked a person.
     """
 
     v: int = VERSION
@@ -78,6 +80,8 @@ class Head(Lease):
     generation: int = 0
     reason: str | None = None
     detail: str | None = None
+    form: str | None = None
+    asked: str | None = None
     fingerprint: str
     created: float
     moved: float
@@ -128,9 +132,16 @@ class Move:
 
 
 class Part(Lease):
-    """One part of a fan-out; it has ended when it is `done` or there is a `reason` why not."""
+    """One part of a fan-out; it has ended when it is `done` or there is a `reason` why not.
+
+    Attributes:
+        form: the id of the form that it waits for.
+        asked: whether it ever asked a person.
+    """
 
     index: int
+    form: str | None = None
+    asked: bool = False
     done: bool = False
     reason: str | None = None
 

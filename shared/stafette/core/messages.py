@@ -18,6 +18,7 @@ VERSION = 1
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 JobId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{26}$")]
 HandoffId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}(:[a-z0-9_]{1,20})?$")]
+FormId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.:-]{0,150}$")]
 Tenant = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:@-]{1,64}$")]
 
 Inputs = dict[str, Any]
@@ -61,6 +62,19 @@ class Request(Message):
     tenant: Tenant = "default"
     flow: Name | None = None
     input: Inputs
+
+
+class Answer(Message):
+    """What a person answers to a form. Strangers write it, as they write requests: `answer` is data.
+
+    `by` is who they say they are.
+    """
+
+    kind: Literal["answer"] = "answer"
+    job_id: JobId
+    form: FormId
+    answer: dict[str, Any]
+    by: Annotated[str, StringConstraints(max_length=128)] | None = None
 
 
 class ToJob(Message):
@@ -117,11 +131,13 @@ class PartWork(ToJob):
 
 
 class Notice(ToJob):
-    """Something the world is told about a job. `event` and `n` make it the same notice when it is sent again."""
+    """Something the world is told about a job. `event`, `n` and the form that it is about, if it is about one, make it
+    the same notice when it is sent again."""
 
     kind: Literal["notice"] = "notice"
     event: Name
     n: int
+    form: FormId | None = None
     flow: str
     stage: str
     status: str
@@ -165,6 +181,21 @@ def read_request(value: dict[str, Any]) -> Request:
     if "input" not in value:
         raise RefusedError('a request is an object with "input"', reason="unknown_envelope")
     return _validated(TypeAdapter(Request), value)
+
+
+def read_answer(value: dict[str, Any]) -> Answer:
+    """An answer from outside.
+
+    Raises:
+        UnknownVersionError: it is of a newer version.
+        RefusedError: it is no answer (`unknown_envelope`) or has the wrong shape (`bad_shape`).
+    """
+    _check_version(value)
+    if value.get("kind", "answer") != "answer" or "answer" not in value:
+        raise RefusedError(
+            'an answer is an object with "job_id", "form" and "answer"', reason="unknown_envelope"
+        )
+    return _validated(TypeAdapter(Answer), value)
 
 
 def read_ref(value: dict[str, Any]) -> Ref | None:

@@ -1,8 +1,16 @@
 """What an error means for the work: a decision, not a loop."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 
-from stafette.core.errors import PermanentError, StafetteError, ThrottledError, TransientError
+from stafette.core.errors import (
+    BlockedError,
+    PermanentError,
+    StafetteError,
+    ThrottledError,
+    TransientError,
+)
+from stafette.core.form import Form
 from stafette.core.job import MOST_FAILURES
 
 # A wait that somebody asks for beyond this is not worth keeping the job open for.
@@ -31,18 +39,33 @@ class Bug:
     """An error of our own: the message comes back, and is buried with the traceback in the end."""
 
 
-Fate = Later | Fail | Bug
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """When a person has answered."""
+
+    form: Form
 
 
-def fate(error: Exception, failures: int, chance: float) -> Fate:
+Fate = Later | Fail | Bug | Ask
+
+
+def fate(
+    error: Exception, failures: int, chance: float, answered: Container[str] = frozenset()
+) -> Fate:
     """What becomes of work that raised `error`.
 
     Args:
         failures: tries that came to nothing, this one included.
         chance: a number in [0, 1) for jitter.
+        answered: names of the forms that this work was given the answers of.
     """
     detail = str(error)[:300]
     match error:
+        case BlockedError(form=form) if form.name in answered:
+            # A person who was asked once is not asked for ever.
+            return Fail("asked_again", f"{form.name} was answered, and is asked again: {detail}")
+        case BlockedError(form=form):
+            return Ask(form)
         case PermanentError():
             return Fail(error.reason, detail)
         case ThrottledError() if error.wait > LONGEST_WAIT:

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from itertools import groupby
 
-from stafette.aws import queues, store
+from stafette.aws import parts, queues, store
 from stafette.core.errors import PermanentError
-from stafette.core.follow_ups import Action, Journal, Send
+from stafette.core.follow_ups import Action, Journal, Send, follow_ups
+from stafette.core.job import Head
+from stafette.core.joins import ranges
 
 
 def carry(job_id: str, actions: Iterable[Action]) -> None:
@@ -21,6 +23,23 @@ def carry(job_id: str, actions: Iterable[Action]) -> None:
                     store.put_journal(job_id, action)
         else:
             _send([action for action in group if isinstance(action, Send)])
+
+
+def move_on(head: Head, now: float) -> None:
+    """Sends again all that follows from where an active job is: its journal and what it tells may not have left
+    either. Last, its next work, or the ranges while some of its parts have not ended."""
+    result = store.winning_result(head, head.last) if head.last in head.won else None
+    notice = result.notice if result is not None else None
+    split = (head.handoff or "").split(":")[0]
+    listed = None
+    if head.parts and _left(head, split):
+        listed = store.split_list(head.job_id, split, head.won[split])
+    carry(head.job_id, follow_ups(head, now, parts=listed, notice=notice))
+
+
+def _left(head: Head, split: str) -> bool:
+    counted = parts.counted(head.job_id, split, head.generation)
+    return counted.completed < ranges(head.parts or 0)
 
 
 def _send(sends: list[Send]) -> None:

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from stafette import clock, trace
-from stafette.aws import artifacts, store
-from stafette.core.body import open_body, read_json
+from stafette.aws import queues, store
 from stafette.core.errors import RefusedError
 from stafette.core.follow_ups import follow_ups
 from stafette.core.job import DEADLINE, FIRST_LOOK, Head, Status
-from stafette.core.messages import Request, fingerprint, job_id, read_ref, read_request
+from stafette.core.messages import Request, fingerprint, job_id, read_request
 from stafette.relay.batch import Delivery, Return
 from stafette.relay.carry import carry
 
@@ -27,10 +26,11 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
     Raises:
         RefusedError: the body is not a request, or another one came under the same request id.
     """
-    request = _read(delivery.body)
-    if request is None:
+    value = queues.from_outside(delivery.body)
+    if value is None:
         trace.info("a service's test message", id=delivery.id)
         return None
+    request = read_request(value)
     check(request)
     now = clock.now()
     head = new_head(request, delivery.origin, then, now)
@@ -76,13 +76,3 @@ def _conflict(request: Request) -> RefusedError:
         f"request id {request.request_id} was used before for another request",
         reason="request_id_conflict",
     )
-
-
-def _read(body: str) -> Request | None:
-    value = open_body(body)
-    if value is None:
-        return None
-    ref = read_ref(value)
-    if ref is not None:
-        value = read_json(artifacts.get(ref, within=artifacts.INBOX))
-    return read_request(value)

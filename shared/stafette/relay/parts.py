@@ -5,17 +5,18 @@ journal entry; the join counts each part once, whatever is delivered twice.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from stafette import clock, trace
-from stafette.aws import parts, queues, store
+from stafette.aws import forms, parts, queues, store
 from stafette.aws.patience import patiently
 from stafette.core import retry
 from stafette.core.decide import (
     Again,
+    Blocked,
     Decision,
     Drop,
     GiveUp,
@@ -33,6 +34,7 @@ from stafette.core.messages import Inputs, PartWork, RangeWork, faults
 from stafette.core.run import Run
 from stafette.relay.batch import Delivery, Handler, Return, batch_handler
 from stafette.relay.carry import carry
+from stafette.relay.forms import block_part, tell
 from stafette.relay.stage import Step, Then, arguments, move, parameters, take
 
 T = TypeVar("T")
@@ -245,7 +247,7 @@ def _take_part(
         raise RefusedError(f"there is no job {work.job_id}", reason="unknown_job")
     match decision:
         case Work():
-            _work(function, work, standing, _run(head, standing, work, delivery))
+            _work(function, work, head, standing, _run(head, standing, work, delivery))
         case GiveUp(reason):
             end_part(work, reason, f"{standing.attempt} tries came to nothing")
         case Resend():
@@ -254,6 +256,8 @@ def _take_part(
             carry(work.job_id, (part_again(work, standing.wake, standing.not_before, now),))
         case Wait(until):
             return Return(until - now)
+        case Blocked(form):
+            tell(head, form)
         case Drop():
             trace.info("dropped an old part", job_id=work.job_id, handoff=work.handoff)
         case Refuse(reason):
@@ -292,19 +296,25 @@ def _run(head: Head, standing: Part, work: PartWork, delivery: Delivery) -> Run:
     )
 
 
-def _work(function: Callable[[Any, Run], Any], work: PartWork, standing: Part, run: Run) -> None:
+def _work(
+    function: Callable[[Any, Run], Any], work: PartWork, head: Head, standing: Part, run: Run
+) -> None:
     began = clock.now()
     try:
+        if standing.asked:
+            run = replace(run, answers=forms.answers(work.job_id, work.handoff))
         value, ended = function(work.input, run), clock.now()
         ok = patiently(run.ends, lambda: parts.finish(work, value, began, ended))
     except Exception as error:
-        match retry.fate(error, standing.failures, clock.chance()):
+        match retry.fate(error, standing.failures, clock.chance(), run.answers):
             case retry.Fail(reason, detail):
                 end_part(work, reason, detail)
             case retry.Later(seconds, counts):
                 until = clock.now() + seconds
                 parts.wait(work, run.owner, until, counts=counts)
                 carry(work.job_id, (part_again(work, work.wake + 1, until, clock.now()),))
+            case retry.Ask(form):
+                block_part(form, run, head, work)
             case retry.Bug():
                 parts.let_go(work, run)
                 raise

@@ -4,15 +4,27 @@ Each of these finds the state of a job and sends again what follows from it, or 
 """
 
 from stafette import clock, trace
-from stafette.aws import dead, parts, queues, store
-from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
+from stafette.aws import dead, forms, parts, queues, store
+from stafette.core import asked
+from stafette.core.asked import Asked, State
+from stafette.core.decide import (
+    Again,
+    Blocked,
+    Drop,
+    GiveUp,
+    Refuse,
+    Resend,
+    Wait,
+    Work,
+    decide,
+)
 from stafette.core.errors import PermanentError
-from stafette.core.follow_ups import follow_ups, handoff_of, part_messages
+from stafette.core.follow_ups import handoff_of, of_form, part_messages
 from stafette.core.job import FIRST_LOOK, MOST_FAILURES, VERSION, Head, Status
-from stafette.core.joins import ranges
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
 from stafette.relay.batch import Delivery, Return
-from stafette.relay.carry import carry
+from stafette.relay.carry import carry, move_on
+from stafette.relay.forms import go_on, tell
 from stafette.relay.parts import claim_part, count_part, end_part, part_again, parts_wanted
 from stafette.relay.stage import fail, resend, run_of, why_it_failed
 
@@ -89,6 +101,9 @@ def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None
             return "resent", None
         case Wait(until):
             return "", Return(until - now)
+        case Blocked(form):
+            tell(head, form)
+            return "blocked", None
         case Drop():
             return "outdated", None
         case Refuse(reason):
@@ -134,6 +149,9 @@ def _bury_part(work: PartWork, delivery: Delivery) -> tuple[str, Return | None]:
             return "resent", None
         case Wait(until):
             return "", Return(until - now)
+        case Blocked(form):
+            tell(head, form)
+            return "blocked", None
         case Drop():
             return "outdated", None
         case Refuse(reason):
@@ -145,8 +163,12 @@ def _bury_part(work: PartWork, delivery: Delivery) -> tuple[str, Return | None]:
 
 
 def sweep() -> int:
-    """Looks at every job that is overdue. Returns how many it pushed or ended. Harmless when run twice at once."""
-    return sum(_look_at(job_id) for job_id in store.due(clock.now()))
+    """Looks at every job and form that is overdue. Returns how many it pushed or ended. Harmless when run twice at
+    once."""
+    return sum(
+        _look_at_form(job_id, form_id) if form_id else _look_at(job_id)
+        for job_id, form_id in store.due(clock.now())
+    )
 
 
 def _look_at(job_id: str) -> bool:
@@ -180,9 +202,56 @@ def _look_at(job_id: str) -> bool:
         return False  # the message is in there somewhere, and another would only add to it
     move_on(head, now)
     trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
-    if head.look > FIRST_LOOK and head.moved <= head.due - head.look:
+    if head.look > FIRST_LOOK and head.moved <= head.due - head.look and not _asks(job_id):
         # It did not move after the look before either: a push is not what it lacks.
         _tell_stuck(head)
+    return True
+
+
+def _asks(job_id: str) -> bool:
+    """Whether a part of a job waits for a person: then it may stand still for as long as that takes."""
+    return any(form.state is State.OPEN for form in forms.of(job_id))
+
+
+def _look_at_form(job_id: str, form_id: str) -> bool:
+    """Closes a form that nobody answered, and sees to what follows from one that is closed."""
+    now = clock.now()
+    form = forms.get(job_id, form_id)
+    if form is None or form.due is None or form.due > now or form.v > asked.VERSION:
+        return False
+    if not forms.look_again(form, now + FIRST_LOOK):
+        return False
+    if form.state is State.OPEN:
+        form = forms.expire(form, now)
+    head = store.head(job_id)
+    if head is None or head.v > VERSION:
+        return False
+    carry(job_id, of_form(form, head))
+    if form.state is State.ANSWERED:
+        go_on(form)
+    elif not head.status.ended and not _give_up(head, form, now):
+        return False  # its worker has not put the work aside yet, and will not find it answered
+    forms.rest(form)
+    return True
+
+
+def _give_up(head: Head, form: Asked, now: float) -> bool:
+    """Fails the work that nobody answered for. False if it does not wait for the form."""
+    detail = f"nobody answered {form.id} by {form.deadline:.0f}: {form.question}"
+    if form.work is not None:
+        waiting = parts.read(form.work).form == form.id
+        if waiting:
+            end_part(
+                form.work.model_copy(update={"generation": head.generation}),
+                "nobody_answered",
+                detail,
+            )
+        return waiting
+    if (head.status, head.form) != (Status.BLOCKED, form.id):
+        return False
+    ended = store.end(head.job_id, Status.FAILED, now, reason="nobody_answered", detail=detail)
+    if ended is not None:
+        _tell_and_rest(ended)
     return True
 
 
@@ -200,23 +269,6 @@ def _tell_stuck(head: Head) -> None:
 def _has_backlog(head: Head) -> bool:
     functions = {head.next, head.over if head.parts else None} - {None}
     return any(queues.backlog(function) > 0 for function in functions if function)
-
-
-def move_on(head: Head, now: float) -> None:
-    """Sends again all that follows from where an active job is: its journal and what it tells may not have left
-    either. Last, its next work, or the ranges while some of its parts have not ended."""
-    result = store.winning_result(head, head.last) if head.last in head.won else None
-    notice = result.notice if result is not None else None
-    split = (head.handoff or "").split(":")[0]
-    listed = None
-    if head.parts and _left(head, split):
-        listed = store.split_list(head.job_id, split, head.won[split])
-    carry(head.job_id, follow_ups(head, now, parts=listed, notice=notice))
-
-
-def _left(head: Head, split: str) -> bool:
-    counted = parts.counted(head.job_id, split, head.generation)
-    return counted.completed < ranges(head.parts or 0)
 
 
 # --- a person's ----------------------------------------------------------------------------------------

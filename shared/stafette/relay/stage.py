@@ -3,16 +3,16 @@
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
 from stafette import clock, trace
-from stafette.aws import queues, store
+from stafette.aws import forms, queues, store
 from stafette.aws.patience import patiently
 from stafette.core import retry
-from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
+from stafette.core.decide import Again, Blocked, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError, RefusedError
 from stafette.core.follow_ups import follow_ups, handoff_of
 from stafette.core.job import Head, Move, Status
@@ -20,6 +20,7 @@ from stafette.core.messages import Handoff, Inputs, faults
 from stafette.core.run import Run
 from stafette.relay.batch import Delivery, Handler, Return, batch_handler
 from stafette.relay.carry import carry
+from stafette.relay.forms import block, tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ def take_handoff(step: Step, message: Handoff, delivery: Delivery) -> Return | N
             carry(head.job_id, (handoff_of(head, now, message.inputs),))
         case Wait(until):
             return Return(until - now)
+        case Blocked(form):
+            tell(head, form)
         case Drop():
             trace.info("dropped an old message", job_id=head.job_id, handoff=message.handoff)
         case Refuse(reason):
@@ -189,6 +192,8 @@ def run_of(head: Head, handoff: str, delivery: Delivery) -> Run:
 def _work(step: Step, message: Handoff, head: Head, run: Run) -> None:
     began = clock.now()
     try:
+        if head.asked == run.handoff:
+            run = replace(run, answers=forms.answers(run.job_id, run.handoff))
         inputs = store.results_so_far(head) if message.inputs is None else message.inputs
         moved = step.work(inputs, run, head)
         ended = clock.now()
@@ -204,7 +209,7 @@ def _work(step: Step, message: Handoff, head: Head, run: Run) -> None:
 
 def _failed(error: Exception, head: Head, message: Handoff, run: Run, began: float) -> bool:
     """Does what an error means for the job. False: it is a bug, and the message is to come back."""
-    match retry.fate(error, head.failures, clock.chance()):
+    match retry.fate(error, head.failures, clock.chance(), run.answers):
         case retry.Fail(reason, detail):
             fail(run, reason, detail)
         case retry.Later(seconds, counts):
@@ -218,6 +223,8 @@ def _failed(error: Exception, head: Head, message: Handoff, run: Run, began: flo
                 reason=getattr(error, "reason", None),
             )
             carry(run.job_id, (handoff_of(waiting, clock.now(), message.inputs),))
+        case retry.Ask(form):
+            block(form, run, head, message.wake)
         case retry.Bug():
             told = "".join(traceback.format_exception(error))
             store.put_failure(run, type(error).__name__, told, began, clock.now())
