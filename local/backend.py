@@ -6,6 +6,7 @@
   one of its own), a moved message names the queue it came from, and what outlived its retention is gone.
 * An old receipt handle deletes nothing: the message belongs to whoever received it last.
 * What is stored can be saved and put back, so that a run can be taken up again in the middle.
+* What it works out anew for every call, though it is always the same, is remembered: a third of its time.
 """
 
 import datetime as dt
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +28,11 @@ import moto.sns.models
 import moto.sqs.models
 from moto import mock_aws
 from moto.core.models import botocore_stubber
+from moto.core.serialize import ResponseSerializer
 from moto.dynamodb.models import dynamodb_backends
+from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser
+from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.s3.models import s3_backends
 from moto.sqs.exceptions import ReceiptHandleIsInvalid
 from moto.sqs.models import Message, SQSBackend, sqs_backends
@@ -45,6 +51,10 @@ _POWERTOOLS = (
     "aws_lambda_powertools.utilities.idempotency.persistence.datarecord",
     "aws_lambda_powertools.utilities.idempotency.persistence.dynamodb",
 )
+
+
+# Attributes of an item that are stored as they are sent.
+_AS_SENT = frozenset(("S", "N", "BOOL", "NULL", "SS", "NS"))
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class Backend:
         """Starts moto empty, and at the end leaves nothing behind."""
         with ExitStack() as stack:
             stack.enter_context(mock_aws())
-            for target, name, value in self._replacements():
+            for target, name, value in (*self._replacements(), *self._quicker()):
                 stack.enter_context(patch.object(target, name, value))
             yield
 
@@ -143,6 +153,13 @@ class Backend:
 
     # --- what is stored, as a whole ----------------------------------------------------------------------------------
 
+    def item(self, table: str, pk: str, sk: str) -> dict[str, Any] | None:
+        """One item as it would be sent, without a call."""
+        with self.lock:
+            partition = self._tables()[table].items.get(DynamoType({"S": pk}), {})
+            found = partition.get(DynamoType({"S": sk}))
+            return None if found is None else found.to_json()["Attributes"]
+
     def save(self) -> bytes:
         """What tables, queues and buckets hold."""
         with self.lock:
@@ -188,6 +205,29 @@ class Backend:
         return self._sqs.queues[queue.name]
 
     # --- what is put in moto's place -----------------------------------------------------------------------------
+
+    @staticmethod
+    def _quicker() -> Iterator[tuple[Any, str, Any]]:
+        """For what moto does with every call, and need not."""
+        make, nodes = UpdateExpressionParser.make, DepthFirstTraverser.nodes_to_be_processed
+        structure = ResponseSerializer._serialize_type_structure
+
+        def as_sent(serializer: Any, into: Any, value: Any, shape: Any, key: str) -> None:
+            # Else each attribute is asked for each type of DynamoDB, in every spelling.
+            if key and shape.name == "AttributeValue" and value.keys() <= _AS_SENT:
+                serializer._default_serialize(into, value, shape, key)
+            else:
+                structure(serializer, into, value, shape, key)
+
+        def nodes_once(traverser: Any) -> Any:
+            if "_nodes" not in traverser.__dict__:
+                traverser._nodes = nodes(traverser)
+            return traverser._nodes
+
+        # The tree that a text comes to is only read: moto copies it before it is worked on.
+        yield UpdateExpressionParser, "make", staticmethod(lru_cache(maxsize=1_000)(make))
+        yield DepthFirstTraverser, "nodes_to_be_processed", nodes_once
+        yield ResponseSerializer, "_serialize_type_structure", as_sent
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         process, receive, add = (

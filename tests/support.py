@@ -201,7 +201,7 @@ class Ledger:
     entry that appears or goes, two for one that changes its key. A consistent read costs a unit per 4 KB.
     """
 
-    stack: Stack
+    stack: Records
     costs: list[Cost] = field(default_factory=list)
     _before: dict[int, Json | None] = field(default_factory=dict)
 
@@ -226,7 +226,9 @@ class Ledger:
             return
         key = given.get("Key") or {name: given["Item"][name] for name in ("pk", "sk")}
         pk, sk = key["pk"]["S"], key["sk"]["S"]
-        item = self.stack.item(pk, sk)
+        machine = self.stack.machine
+        stored = machine.backend.item(machine.table, pk, sk)
+        item = None if stored is None else read_item(stored)
         if phase == "before":
             self._before[call.number] = item
             return
