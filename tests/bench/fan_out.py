@@ -87,7 +87,7 @@ class Meter:
 class Bench(Machine):
     """The machine of `wide/`, with a meter at its deliveries."""
 
-    def __init__(self, shuffle: Callable[[list[Any]], None] | None) -> None:
+    def __init__(self, shuffle: Callable[[list[Any]], None]) -> None:
         super().__init__(
             TEMPLATE,
             environment={"POLICY": json.dumps({"rule": "at_least"})},
@@ -182,10 +182,8 @@ class Disturbance:
             raise ProcessGone
 
     def shuffle(self, found: list[Any]) -> None:
-        """Any order; but what is handed out is worked first, so that little is in flight, as moto needs it."""
+        """Any order."""
         self._chance.shuffle(found)
-        if found and isinstance(found[0], Message):
-            found.sort(key=lambda message: _kind(message.body) == "range")
 
 
 def run(parts: int, seed: int | None = None, policies: bool = True) -> Report:
@@ -196,8 +194,11 @@ def run(parts: int, seed: int | None = None, policies: bool = True) -> Report:
     def shuffle(found: list[Any]) -> None:
         if disturbance:
             disturbance.shuffle(found)
+        if found and isinstance(found[0], Message):
+            # What is handed out is worked first: moto takes its time when much is in flight.
+            found.sort(key=lambda message: _kind(message.body) == "range")
 
-    with _quiet(), Bench(shuffle if seed is not None else None) as machine:
+    with _quiet(), Bench(shuffle) as machine:
         records = Records(machine)
         ledger = Ledger(records)
         machine.on_call(ledger.observe)
