@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +32,7 @@ from moto.core.models import botocore_stubber
 from moto.core.serialize import ResponseSerializer
 from moto.dynamodb.models import dynamodb_backends
 from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.models.table import Table as MotoTable
 from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.s3.models import s3_backends
@@ -210,7 +212,7 @@ class Backend:
     def _quicker() -> Iterator[tuple[Any, str, Any]]:
         """For what moto does with every call, and need not."""
         make, nodes = UpdateExpressionParser.make, DepthFirstTraverser.nodes_to_be_processed
-        structure = ResponseSerializer._serialize_type_structure
+        structure, query = ResponseSerializer._serialize_type_structure, MotoTable.query
 
         def as_sent(serializer: Any, into: Any, value: Any, shape: Any, key: str) -> None:
             # Else each attribute is asked for each type of DynamoDB, in every spelling.
@@ -219,6 +221,18 @@ class Backend:
             else:
                 structure(serializer, into, value, shape, key)
 
+        def in_partition(table: Any, hash_key: Any, *given: Any, **more: Any) -> Any:
+            # Else all items of the table are sorted for each query.
+            call = signature(query).bind(table, hash_key, *given, **more)
+            if call.arguments.get("index_name"):
+                return query(*call.args, **call.kwargs)
+            whole = table.items
+            table.items = {hash_key: whole.get(hash_key, {})}
+            try:
+                return query(*call.args, **call.kwargs)
+            finally:
+                table.items = whole
+
         def nodes_once(traverser: Any) -> Any:
             if "_nodes" not in traverser.__dict__:
                 traverser._nodes = nodes(traverser)
@@ -226,6 +240,7 @@ class Backend:
 
         # The tree that a text comes to is only read: moto copies it before it is worked on.
         yield UpdateExpressionParser, "make", staticmethod(lru_cache(maxsize=1_000)(make))
+        yield MotoTable, "query", in_partition
         yield DepthFirstTraverser, "nodes_to_be_processed", nodes_once
         yield ResponseSerializer, "_serialize_type_structure", as_sent
 
