@@ -1,6 +1,6 @@
 """`make bench`: figures that take minutes, as tables. Exit code 1 when something was not as it must be.
 
-    python -m tests.bench [fan-out] [effects]
+python -m tests.bench [fan-out] [effects]
 """
 
 import os

@@ -8,7 +8,7 @@ facts. `retry` acts on an outside that honours keys; `look_up` and `ask` on one 
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
@@ -67,7 +67,7 @@ class Bench:
         self.machine, self.outside = machine, outside
         assert isinstance(machine.clock, VirtualClock)
         self.clock: VirtualClock = machine.clock
-        self._client = Client(outside.server_address[1])
+        self._client = Client(outside)
         self._looked, self._acted, self._doubtful = 0, False, False
         self._owners = self._number = 0
         self._chance = random.Random(0)
@@ -180,10 +180,8 @@ class Bench:
             again, self._again = self._again, None
             dies, self._dies = self._dies, None
             with self.machine.inside("act"):
-                try:
+                with suppress(TransientError, BlockedError):
                     again()
-                except (TransientError, BlockedError):
-                    pass
             self._dies = dies
         if self._dies == (self._number, phase):
             call.invocation.die()

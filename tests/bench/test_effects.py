@@ -12,4 +12,9 @@ def test_a_hundred_and_fifty_effects_on_an_unkind_outside_are_done_once_or_wait_
         assert row.runs == 50
         assert row.doubts == row.settled + row.waiting > 0
     assert [row.kind for row in rows if row.waiting] == ["ask"]
-    assert set(met) >= {"request lost", "reply lost", "done later, no reply", "refused, nothing done"}
+    assert set(met) >= {
+        "request lost",
+        "reply lost",
+        "done later, no reply",
+        "refused, nothing done",
+    }

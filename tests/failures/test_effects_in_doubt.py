@@ -103,7 +103,9 @@ def test_a_person_is_given_the_facts_and_settles_what_is_in_doubt(
     with stack.machine.inside("act"):
         left_in_doubt(stack, outside, effect, a_run("t-1"))
         form = asked(a_run("t-2"), effect, {"to": "a@b.c"})
-        assert form == asked(a_run("t-3"), effect, {"to": "a@b.c"})  # asked once, however often it runs
+        assert form == asked(
+            a_run("t-3"), effect, {"to": "a@b.c"}
+        )  # asked once, however often it runs
         over = datetime.fromtimestamp(stack.machine.clock.now() - GRACE, UTC)
         assert form.facts == {
             "effect": "send",

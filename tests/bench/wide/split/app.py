@@ -4,8 +4,9 @@ import json
 import os
 from hashlib import sha256
 
-from flows.catalog import Asked
 from pydantic import BaseModel
+
+from flows.catalog import Asked
 from stafette.core.joins import Policy
 from stafette.core.run import Run
 from stafette.relay.parts import Joined, fan_out

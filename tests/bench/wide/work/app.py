@@ -1,6 +1,7 @@
 """work: squares a number. What goes wrong with it is said by the bench, in the place of an outside service."""
 
 from pydantic import BaseModel
+
 from stafette.core.run import Run
 from stafette.relay.parts import part
 from tests.bench.wide.outside import outside
