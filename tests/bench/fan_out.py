@@ -73,10 +73,10 @@ class Meter:
     _of_moto: int = 0
 
     def run(self, what: str, invoke: Callable[[], Outcome]) -> Outcome:
-        """Runs an invocation; the second of its kind, and some after it, are watched for their memory."""
+        """Runs an invocation; one of its kind in a hundred is watched for its memory, of those that come once that."""
+        first = 2 if what in ("work", "range", "bury") else 1  # the first one loads modules
         self._seen[what] += 1
-        often = what not in ("work", "range", "bury")
-        if often or self._seen[what] % _WATCHED == 2:
+        if self._seen[what] % _WATCHED == first:
             return self._watch(what, invoke)
         began = time.perf_counter()
         outcome = invoke()
