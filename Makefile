@@ -33,7 +33,7 @@ check: $(VENV)/.installed
 prove: $(VENV)/.installed
 	$(BIN)/stafette prove $(ARGS)
 
-# Figures at size, as tables: a fan-out of 10,000 parts, 10,000 effects in doubt. ARGS picks: `ARGS=effects`.
+# Figures at size, as tables: a fan-out of 10,000 parts, 10,000 effects in doubt, killed workers. ARGS=effects: that one.
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench $(ARGS)
 
@@ -48,9 +48,10 @@ build: $(VENV)/.installed
 	$(SAM) build --parameter-overrides Architecture=$(ARCHITECTURE) Runtime=$(RUNTIME)
 	$(BIN)/python -m local.built Architecture=$(ARCHITECTURE) Runtime=$(RUNTIME)
 
-# Keeps one machine running, with an HTTP endpoint that any SQS client can send to.
+# Keeps one machine running, with an HTTP endpoint that any SQS client can send to. ARGS="--processes 8" runs its
+# functions in eight processes of their own, which may be killed.
 local: $(VENV)/.installed
-	$(BIN)/python -m local.serve
+	$(BIN)/python -m local.serve $(ARGS)
 
 # The README's deploy section on this machine: SAM CLI and an AWS emulator that runs the functions as processes, each
 # in an environment of its own. A worker is killed in the middle of a job. ARGUMENTS=--patient leaves time-outs alone.

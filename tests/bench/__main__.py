@@ -1,6 +1,6 @@
 """`make bench`: figures that take minutes, as tables. Exit code 1 when something was not as it must be.
 
-python -m tests.bench [fan-out] [effects]
+python -m tests.bench [fan-out] [effects] [killed]
 """
 
 import os
@@ -9,15 +9,17 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 
 from rich.console import Console
 
 from local.show import grid
-from tests.bench import effects, fan_out
+from tests.bench import effects, fan_out, killed
 
 SEED = 1
 WIDTHS = (100, 1_000, 10_000)
 EFFECTS, CHUNK = 10_000, 250
+JOBS, KILLS, WORKERS = 50, 60, 8
 
 
 def pool() -> ProcessPoolExecutor:
@@ -89,7 +91,27 @@ def in_doubt(out: Console) -> list[str]:
     ]
 
 
-BENCHES = {"fan-out": fan_outs, "effects": in_doubt}
+def kills(out: Console) -> list[str]:
+    """Jobs whose workers are killed."""
+    r = killed.run(JOBS, KILLS, SEED, WORKERS)
+    table = grid(
+        *("workers", ">jobs", ">done", ">kills", ">at work", ">actions", ">twice", ">refused"),
+        *(">recovery, median", ">longest", ">hidden at most", ">seconds"),
+    )
+    table.add_row(
+        f"{WORKERS} processes",
+        *map(str, (r.jobs, r.done, r.kills, r.at_work, r.effects, r.twice, r.refused)),
+        *(f"{median(r.recovery):.0f} s", f"{max(r.recovery):.0f} s", f"{r.visibility:.0f} s"),
+        f"{r.seconds:.0f}",
+    )
+    out.print(table)
+    out.print(
+        f"The clock ran {killed.SPEED:.0f} times as fast; seed {SEED}. Nobody started anything again."
+    )
+    return [*r.wrong, *(["twice"] * r.twice)]
+
+
+BENCHES = {"fan-out": fan_outs, "effects": in_doubt, "killed": kills}
 
 
 def main() -> int:
