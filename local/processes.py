@@ -3,7 +3,6 @@
 The machine stays what AWS is: queues, table, mappings. A process reaches it through its endpoint, like anybody else.
 """
 
-import os
 import random
 import signal
 import sys
@@ -68,6 +67,9 @@ class Processes:
     def invoke(self, function: Function, event: Any) -> Outcome:
         """Runs a function in a process that is free, and tells how it ended."""
         worker = self._idle.get()
+        if not worker.process.is_alive():  # it died while it had nothing to do
+            self._bury(worker)
+            worker = self._started()
         with self._lock:
             worker.event = event
         try:
@@ -86,8 +88,8 @@ class Processes:
     def kill(self, chance: random.Random) -> Any:
         """Kills one of the processes, by SIGKILL. Returns the event that it was working on; None if on nothing."""
         with self._lock:
-            worker = chance.choice(self._workers)
-            os.kill(worker.process.pid or 0, signal.SIGKILL)
+            worker = chance.choice([each for each in self._workers if each.process.is_alive()])
+            worker.process.kill()
             return worker.event
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers killed for real: processes beside the machine, SIGKILL at random moments, and nobody who starts anything again.
+"""Workers killed for real: processes of their own, SIGKILL at random moments, and nobody who starts anything again.
 
 The clock runs faster than real time, for a killed worker's message comes back after minutes; all else is as it ships.
 """
