@@ -3,7 +3,6 @@
 The machine stays what AWS is: queues, table, mappings. A process reaches it through its endpoint, like anybody else.
 """
 
-import random
 import signal
 import sys
 from contextlib import contextmanager
@@ -85,12 +84,13 @@ class Processes:
         self._idle.put(worker)
         return outcome
 
-    def kill(self, chance: random.Random) -> Any:
-        """Kills one of the processes, by SIGKILL. Returns the event that it was working on; None if on nothing."""
+    def kill(self, event: Any) -> bool:
+        """Kills the process that works on this event, by SIGKILL. False if none does any more."""
         with self._lock:
-            worker = chance.choice([each for each in self._workers if each.process.is_alive()])
-            worker.process.kill()
-            return worker.event
+            found = next((each for each in self._workers if each.event is event), None)
+            if found is not None:
+                found.process.kill()
+            return found is not None
 
     def close(self) -> None:
         """Ends them all."""

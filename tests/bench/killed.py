@@ -9,14 +9,18 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Lock, Timer
+from typing import Any
 
 from local.clock import RealClock
+from local.functions import Outcome
 from local.machine import Machine
 from local.model import serve_model
-from local.processes import processes
+from local.processes import Processes, processes
 from local.prove.runner import quiet
 from local.records import Records
 from local.serve import served
+from local.template import Function
 from tests.support import job_of, ticket
 
 SPEED = 20.0
@@ -34,7 +38,6 @@ class Report:
     done: int
     seed: int
     kills: int
-    at_work: int
     effects: int
     twice: int
     refused: int
@@ -44,11 +47,51 @@ class Report:
     wrong: tuple[str, ...]
 
 
-def run(jobs: int, kills: int, seed: int, workers: int = 8, every: float = 0.5) -> Report:
-    """Runs so many tickets and kills so many workers, one in `every` real seconds at a mean."""
+class Killer:
+    """Draws which invocations are killed, and when: at any moment of as long as one of their kind takes.
+
+    `recovery` has the seconds of the clock from each kill to the next time that a message of its batch was taken.
+    """
+
+    def __init__(self, pool: Processes, clock: RealClock, share: float, seed: int) -> None:
+        self.kills = 0
+        self.recovery: list[float] = []
+        self._pool, self._clock, self._share = pool, clock, share
+        self._chance, self._lock = random.Random(seed), Lock()
+        self._struck: dict[str, float] = {}
+        self._takes: dict[str, float] = {}
+        self._invoke = pool.invoke
+        pool.invoke = self.invoke  # type: ignore[method-assign]
+
+    def invoke(self, function: Function, event: Any) -> Outcome:
+        """In the place of the pool's own."""
+        with self._lock:
+            for record in event.get("Records", ()):
+                if record["messageId"] in self._struck:
+                    since = self._struck.pop(record["messageId"])
+                    self.recovery.append(self._clock.now() - since)
+            drawn = self._chance.random() < self._share
+            after = self._chance.random() * self._takes.get(function.name, 0.2)
+        if drawn:
+            Timer(after, self._kill, (event,)).start()
+        began = time.monotonic()
+        outcome = self._invoke(function, event)
+        if outcome.kind == "returned":
+            self._takes[function.name] = time.monotonic() - began
+        return outcome
+
+    def _kill(self, event: Any) -> None:
+        if self._pool.kill(event):
+            with self._lock:
+                self.kills += 1
+                for record in event.get("Records", ()):
+                    self._struck[record["messageId"]] = self._clock.now()
+
+
+def run(jobs: int, share: float, seed: int, workers: int = 8) -> Report:
+    """Runs so many tickets, and kills the workers of such a share of all invocations."""
     quiet()
-    began, chance = time.monotonic(), random.Random(seed)
-    clock = RealClock(SPEED)
+    began, clock = time.monotonic(), RealClock(SPEED)
     with ExitStack() as stack:
         model = stack.enter_context(serve_model())
         access = {"MODEL_BASE_URL": model.base_url, "ANTHROPIC_API_KEY": "offline"}
@@ -64,74 +107,50 @@ def run(jobs: int, kills: int, seed: int, workers: int = 8, every: float = 0.5) 
 
         endpoint = stack.enter_context(served(machine, seen=count))
         pool = stack.enter_context(processes(machine, endpoint, workers))
-        struck: dict[str, float] = {}
-        recovery: list[float] = []
-        invoke = pool.invoke
-
-        def seen(function: object, event: dict[str, object]) -> object:
-            for record in event.get("Records", ()):  # type: ignore[attr-defined]
-                if record["messageId"] in struck:
-                    recovery.append(clock.now() - struck.pop(record["messageId"]))
-            return invoke(function, event)  # type: ignore[arg-type]
-
-        pool.invoke = seen  # type: ignore[assignment, method-assign]
+        killer = Killer(pool, clock, share, seed)
         url = machine.queue_url("intake")
         ids = [f"killed-{n}" for n in range(jobs)]
         for name in ids:
             body = json.dumps(ticket(name, 3))
             machine.client("sqs").send_message(QueueUrl=url, MessageBody=body, MessageGroupId="g")
         machine.start()
-        at_work = done_kills = 0
-        next_kill = time.monotonic() + every
-        while time.monotonic() - began < _LONGEST:
-            if done_kills < kills and time.monotonic() >= next_kill:
-                event = pool.kill(chance)
-                done_kills += 1
-                at_work += event is not None
-                for record in (event or {}).get("Records", ()):
-                    struck.setdefault(record["messageId"], clock.now())
-                next_kill = time.monotonic() + chance.expovariate(1 / every)
-            elif machine.is_quiet() and not machine.backlog():
-                break
-            time.sleep(0.02)
+        machine.wait_until_quiet(_LONGEST)
         machine.stop()
-        return _report(
-            machine, ids, seed, done_kills, at_work, puts, recovery, time.monotonic() - began
-        )
+        return _report(machine, ids, seed, killer, puts, time.monotonic() - began)
 
 
 def _report(
     machine: Machine,
     ids: list[str],
     seed: int,
-    kills: int,
-    at_work: int,
+    killer: Killer,
     puts: Counter[tuple[str, str]],
-    recovery: list[float],
     seconds: float,
 ) -> Report:
     records = Records(machine)
-    endings = {name: records.ending(job_of(name)) for name in ids}
-    wrong = [
-        f"{n}: {e.stage} {e.status} {e.reason}" for n, e in endings.items() if e.status != "done"
-    ]
-    effects = sum(len(ending.outbox) for ending in endings.values())
+    wrong, done, effects = [], 0, 0
+    for name in ids:
+        if records.item(f"JOB#{job_of(name)}", "JOB") is None:
+            wrong.append(f"{name} never began")
+            continue
+        ending = records.ending(job_of(name))
+        done += ending.status == "done"
+        effects += len(ending.outbox)
+        if ending.status != "done":
+            wrong.append(f"{name}: {ending.stage}, {ending.status}: {ending.reason}")
     if effects != sum(status == "200" for _, status in puts):
         wrong.append(f"{effects} actions in the outbox, and {sorted(puts.items())}")
-    hidden = [
-        float(q.attributes.get("VisibilityTimeout", 30)) for q in machine.template.queues.values()
-    ]
+    queues = machine.template.queues.values()
     return Report(
         jobs=len(ids),
-        done=sum(ending.status == "done" for ending in endings.values()),
+        done=done,
         seed=seed,
-        kills=kills,
-        at_work=at_work,
+        kills=killer.kills,
         effects=effects,
         twice=sum(n - 1 for (_, status), n in puts.items() if status == "200"),
         refused=sum(n for (_, status), n in puts.items() if status == "412"),
-        recovery=tuple(recovery),
-        visibility=max(hidden),
+        recovery=tuple(killer.recovery),
+        visibility=max(float(q.attributes.get("VisibilityTimeout", 30)) for q in queues),
         seconds=seconds,
         wrong=tuple(wrong),
     )
