@@ -18,7 +18,7 @@ ABOUT = {
     "twice": "a message is delivered again right after",
     "late": "a message is delivered again when all is done",
     "batch": "a message is twice in one batch",
-    "swap": "the next message is delivered first; where it only follows from this one, this one comes again after it",
+    "swap": "the next message is first, or this one comes again after it",
     "meet": "two deliveries of a message at once, their calls interleaved",
 }
 _WRITTEN = re.compile(

@@ -9,7 +9,7 @@ from local.prove.faults import ABOUT, AT_CALLS, WITH_MESSAGES, Fault, Schedule
 from local.prove.prover import Course
 
 # Interleavings of two deliveries that are all tried; where there are more, so many are drawn.
-MEETINGS = 24
+MEETINGS = 16
 TWICE, RANDOM = 80, 40
 ROWS = {
     **ABOUT,
