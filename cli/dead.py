@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from cli import jobs
-from cli.stack import FAILED, NOT_FOUND, connected, console, stop
+from cli.stack import FAILED, NOT_FOUND, connected, console, on_stack, stop
 from local import show
 from stafette import clock
 from stafette.aws import dead
@@ -18,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Messages that nobody could take: l
 
 
 @app.command("list")
+@on_stack
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 50,
 ) -> None:
@@ -38,6 +39,7 @@ def list_(
 
 
 @app.command("show")
+@on_stack
 def show_(record_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     """Show one dead message whole: where it came from, why it is here, and its body."""
     with connected():
@@ -61,6 +63,7 @@ def _pretty(body: str) -> str:
 
 
 @app.command()
+@on_stack
 def redrive(ids: Annotated[list[str], typer.Argument(metavar="ID...")]) -> None:
     """Try again: a dead message goes back to its queue, a failed job is opened where it failed."""
     with connected():

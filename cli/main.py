@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import dead, inbox, jobs, prove, read
-from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, stop
+from cli import dead, doctor, inbox, jobs, prove, read
+from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
 from stafette import clock
@@ -21,9 +21,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Multi-agent work as queue jobs, on the stack that `make local` runs.",
+    help="Multi-agent work as queue jobs, on the stack that `make local` runs or on a deployed one.",
 )
 app.add_typer(dead.app, name="dead")
+app.command()(doctor.doctor)
 app.command("prove")(prove.command)
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")]
 # As far back as `jobs --status` looks.
@@ -31,6 +32,7 @@ _NEWEST = 1_000
 
 
 @app.command()
+@on_stack
 def send(
     source: Annotated[str, typer.Argument(metavar="FILE|-")],
     tenant: Annotated[str | None, typer.Option(help="On whose behalf.")] = None,
@@ -66,7 +68,9 @@ def send(
         if not (len(sent) > 1 if wait_ is None else wait_):
             return
         waited = wait(sent, deadline, began, out)
-        summary(sent, waited, stack.aws_calls() - before, out)
+        after = stack.aws_calls()
+        calls = None if before is None or after is None else after - before
+        summary(sent, waited, calls, out)
     if waited.timed_out:
         unseen = {each.job_id for each in sent} - waited.seen - waited.ended.keys()
         raise typer.Exit(NOT_FOUND if unseen else DEADLINE)
@@ -75,6 +79,7 @@ def send(
 
 
 @app.command()
+@on_stack
 def watch(job: JobArgument) -> None:
     """Follow a job until it ends. Exit code 0: done, 1: failed or cancelled, 3: not found."""
     with connected():
@@ -95,6 +100,7 @@ def watch(job: JobArgument) -> None:
 
 
 @app.command("jobs")
+@on_stack
 def jobs_(
     limit: Annotated[int, typer.Option(min=1, max=_NEWEST, help="How many at most.")] = 20,
     status: Annotated[
@@ -122,6 +128,7 @@ def jobs_(
 
 
 @app.command("show")
+@on_stack
 def show_(
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
     request_id: Annotated[
@@ -142,6 +149,7 @@ def show_(
 
 
 @app.command()
+@on_stack
 def cancel(
     job: JobArgument,
     why: Annotated[str, typer.Option(help="Kept with the job.")] = "cancelled by hand",

@@ -86,8 +86,8 @@ def _look(left: list[Sent], waited: Waited) -> list[Sent]:
     return still
 
 
-def summary(sent: Sequence[Sent], waited: Waited, aws_calls: int, console: Console) -> None:
-    """Prints what the jobs came to."""
+def summary(sent: Sequence[Sent], waited: Waited, aws_calls: int | None, console: Console) -> None:
+    """Prints what the jobs came to; the AWS calls only where somebody counted them."""
     jobs = {each.job_id: each for each in sent}
     counts = Counter(waited.ended.values())
     open_ = [job for job in jobs if job not in waited.ended]
@@ -107,7 +107,8 @@ def summary(sent: Sequence[Sent], waited: Waited, aws_calls: int, console: Conso
     rate = ended / waited.seconds if waited.seconds else 0
     table.add_row("time", f"{waited.seconds:.1f} s, {rate:.1f} jobs per second")
     table.add_row("model calls", f"{calls}, {calls / many:.2f} per job")
-    table.add_row("AWS calls", f"{aws_calls}, {aws_calls / many:.1f} per job")
+    if aws_calls is not None:
+        table.add_row("AWS calls", f"{aws_calls}, {aws_calls / many:.1f} per job")
     table.add_row("tokens", f"{sum(t[0] for t in tokens)} in, {sum(t[1] for t in tokens)} out")
     table.add_row("cost", f"{show.usd(sum(each.cost_micro for each in told))} at list price")
     console.print(table)

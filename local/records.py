@@ -7,7 +7,7 @@ from typing import Any
 from boto3.dynamodb.types import TypeDeserializer
 
 from local.machine import Machine
-from stafette.aws import dead
+from stafette.aws import dead, keys
 from stafette.core.joins import ranges
 from stafette.core.numbers import from_stored
 
@@ -65,12 +65,12 @@ class Records:
         """The dead records that are listed: all, or those of a job."""
         found: list[Json] = []
         for shard in range(8):
-            keys = self._query(
+            listed = self._query(
                 IndexName="list",
                 KeyConditionExpression="list_shard = :k",
                 ExpressionAttributeValues=_named(f"DEAD#{shard}"),
             )
-            found += [item for key in keys if (item := self.item(key["pk"], key["sk"]))]
+            found += [item for key in listed if (item := self.item(key["pk"], key["sk"]))]
         return [item for item in found if job_id in (None, item.get("job_id"))]
 
     def kept_body(self, record_id: str) -> str:
@@ -97,10 +97,10 @@ class Records:
         """The objects that the effects of a job left."""
         client, prefix = self.machine.client("s3"), f"outbox/{job_id}/"
         found = client.list_objects_v2(Bucket=self.machine.bucket, Prefix=prefix)
-        keys = [each["Key"] for each in found.get("Contents", [])]
+        names = [each["Key"] for each in found.get("Contents", [])]
         read = {
-            key: client.get_object(Bucket=self.machine.bucket, Key=key)["Body"].read().decode()
-            for key in keys
+            name: client.get_object(Bucket=self.machine.bucket, Key=name)["Body"].read().decode()
+            for name in names
         }
         return {key.removeprefix(prefix): body for key, body in read.items()}
 
@@ -118,11 +118,12 @@ class Records:
         parts: dict[str, Any] = {}
         for split in (name for name, item in results.items() if item.get("split")):
             total = len(json.loads(self.value(results[split])))
-            if top := self.item(f"JOB#{job_id}#{split}", "JOIN"):
+            pk, join = keys.join(job_id, split, head.get("generation", 0))
+            if top := self.item(pk, join):
                 joins[split] = _counted(top)
             for n in range(ranges(total)):
                 for item in self.partition(f"JOB#{job_id}#{split}#{n:03d}"):
-                    if item["sk"] == "JOIN":
+                    if item["sk"] == join:
                         joins[f"{split}#{n:03d}"] = _counted(item)
                     elif item["sk"].startswith("PART#"):
                         ended = "reason" in item or "value" in item or "ref" in item

@@ -89,7 +89,7 @@ def read(job_id: str) -> Story | None:
         return None
     results = [_result(head, item) for item in items if item["sk"].startswith("RESULT#")]
     splits = [item for item in items if item["sk"].startswith("RESULT#") and item.get("split")]
-    found = [_parts(job_id, item) for item in splits if _won(head, item)]
+    found = [_parts(head, item) for item in splits if _won(head, item)]
     calls = [*_calls(items), *(call for each in found for call in _calls_of_parts(job_id, each))]
     journal = [item for item in items if item["sk"].startswith("EVENT#")]
     return Story(
@@ -140,10 +140,11 @@ def _result(head: Head, item: Item) -> Result:
     )
 
 
-def _parts(job_id: str, item: Item) -> Parts:
+def _parts(head: Head, item: Item) -> Parts:
     split, _ = _named(item)
     total = len(loaded_value(item))
-    shards = [table.get(keys.join_shard(job_id, split, n)) or {} for n in range(ranges(total))]
+    places = (keys.join_shard(head.job_id, split, n, head.generation) for n in range(ranges(total)))
+    shards = [table.get(place) or {} for place in places]
     return Parts(
         split,
         total,

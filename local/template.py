@@ -126,15 +126,41 @@ def load(path: Path, parameters: Mapping[str, Any] | None = None) -> Template:
     return _load(path.read_text(encoding="utf-8"), path.resolve().parent, given)
 
 
+def parsed(path: Path) -> dict[str, Any]:
+    """A template as it is written; intrinsic functions in their long form."""
+    document: dict[str, Any] = yaml_parse(path.read_text(encoding="utf-8"))
+    return document
+
+
+def translated(document: dict[str, Any], parameters: Mapping[str, Any] | None = None) -> Any:
+    """What CloudFormation gets for a parsed template: after the SAM translator, before anything is resolved."""
+    return _reader(document, parameters or {}, Path()).document
+
+
+def resolved(
+    document: dict[str, Any], parameters: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """What CloudFormation would create for a parsed template, by logical id, with every reference followed."""
+    return _reader(document, parameters or {}, Path()).resources()
+
+
+def code_places(document: dict[str, Any]) -> dict[str, str]:
+    """Where a parsed template says that the code of each function and layer is."""
+    return _take_code_places(deepcopy(document))
+
+
 @lru_cache(maxsize=16)
 def _load(text: str, root: Path, given: tuple[tuple[str, Any], ...]) -> Template:
-    document: dict[str, Any] = yaml_parse(text)
+    return _reader(yaml_parse(text), dict(given), root).template()
+
+
+def _reader(document: dict[str, Any], given: Mapping[str, Any], root: Path) -> "_Reader":
+    document = deepcopy(document)
     parameters = {
         name: spec.get("Default", "") for name, spec in document.get("Parameters", {}).items()
-    }
+    } | dict(given)
     code = _take_code_places(document)
-    translated = _translate(document, parameters | dict(given))
-    return _Reader(translated, parameters | dict(given), root, code).template()
+    return _Reader(_translate(document, parameters), parameters, root, code)
 
 
 def _take_code_places(document: dict[str, Any]) -> dict[str, str]:
@@ -207,6 +233,14 @@ class _Reader:
                 if "Condition" not in value or self.intrinsics.holds(value["Condition"])
             },
         )
+
+    def resources(self) -> dict[str, dict[str, Any]]:
+        return {
+            key: {**resource, "Properties": properties}
+            for kind in {resource["Type"] for resource in self.document["Resources"].values()}
+            for key, properties in self._each(kind)
+            if (resource := self.document["Resources"][key])
+        }
 
     @cached_property
     def intrinsics(self) -> Intrinsics:

@@ -24,15 +24,13 @@ from local.records import Records, read_item
 from stafette.agent.definition import Agent
 from stafette.agent.model import Reply
 from stafette.core import messages
-from stafette.core.numbers import item_size
+from stafette.core.numbers import item_size, to_stored
 
 Json = dict[str, Any]
 
 EVENTS = Path(__file__).resolve().parent.parent / "events"
 # The words that make the offline model call a ticket urgent.
 URGENT = " It was not me."
-# An agent's file may name a model that the SDK calls old: nothing that these tests are about.
-OLD_MODEL = pytest.mark.filterwarnings("ignore:The model .* is deprecated:DeprecationWarning")
 INDEXES = {"due": ("due_shard", "due"), "list": ("list_shard", "listed_at")}
 
 _serialize = TypeSerializer().serialize
@@ -105,7 +103,7 @@ class Stack(Records):
     def edit(self, key: tuple[str, str], **sets: Any) -> None:
         """Changes attributes of a stored item behind everybody's back."""
         names = {f"#{n}": name for n, name in enumerate(sets)}
-        values = {f":{n}": _serialize(value) for n, value in enumerate(sets.values())}
+        values = {f":{n}": _serialize(to_stored(value)) for n, value in enumerate(sets.values())}
         self.machine.client("dynamodb").update_item(
             TableName=self.machine.table,
             Key={"pk": {"S": key[0]}, "sk": {"S": key[1]}},

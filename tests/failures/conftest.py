@@ -79,10 +79,3 @@ def aws_error(code: str, operation: str) -> ClientError:
 def stack() -> Iterator[Stack]:
     with support.running_stack() as running:
         yield Stack(running.machine, running.model)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The SDK warns of models whose end is near; that is no matter of these tests.
-    for item in items:
-        if "/failures/" in item.path.as_posix():
-            item.add_marker(pytest.mark.filterwarnings("ignore:The model:DeprecationWarning"))

@@ -10,6 +10,7 @@ import pytest
 from boto3.dynamodb.conditions import Attr
 
 from local.calls import Call, Phase
+from local.invocation import ProcessGone
 from local.model import says
 from stafette.aws import dead, keys, store, table
 from stafette.aws.failures import translated
@@ -19,7 +20,6 @@ from stafette.core.numbers import item_size
 from stafette.relay import recovery
 from tests.failures.conftest import Stack, aws_error
 from tests.failures.test_sqs import SHIPPED
-from tests.support import Died
 
 KEY = ("TEST", "ITEM")
 GIVEN = {"cost_usd": 0.1, "scores": [0.25, {"p": 30.40}], "ok": True}
@@ -177,7 +177,7 @@ def test_no_expression_of_a_whole_run_holds_a_bare_name(stack: Stack) -> None:
 
     def die(phase: Phase, call: Call) -> None:
         if call.function == "draft" and "CALL#" in str(call.parameters):
-            raise Died
+            raise ProcessGone
 
     remove = stack.machine.on_call(die)
     stack.machine.run_until_quiet()

@@ -85,10 +85,14 @@ def test_a_person_settles_what_is_in_doubt(
         outside.dies = True
         with pytest.raises(ProcessGone):
             once(a_run("t-1"), effect, None)
+        assert not settle(JOB, "send", result)  # the try may still be under way
+        stack.machine.clock.advance(60 + GRACE)
         assert settle(JOB, "send", result)
+        assert settle(JOB, "send", result)
+        assert not settle(JOB, "send", Sent(id="another word"))
         expected = result or Sent(id="sent-2")
         assert once(a_run("t-2"), effect, None) == expected
-        assert not settle(JOB, "send", result)
+        assert not settle(JOB, "send", None)
 
 
 def test_two_who_settle_a_doubt_at_once_do_not_both_act(stack: Stack, outside: Outside) -> None:

@@ -15,9 +15,7 @@ from local.calls import Call, Phase
 from local.model import error
 from local.model_answers import answer
 from local.records import Ending
-from tests.support import OLD_MODEL, URGENT, Stack, job_of, running_stack, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import URGENT, Stack, job_of, running_stack, ticket
 
 FLOW = ("intake", "route", "classify", "enrich", "enrich_record", "draft", "act", "notify")
 TEXT = ticket(None)["input"]["text"] + URGENT

@@ -18,13 +18,11 @@ from local.prove.faults import read
 from local.prove.prover import Prover, Result, Scenario, proving
 from stafette.aws import effects, table
 from stafette.aws.table import ConditionFailedError
-from stafette.core import messages
 from stafette.core.decide import Drop, Resend, Work
 from stafette.core.follow_ups import Journal
-from stafette.relay import intake, recovery, stage
-from tests.support import OLD_MODEL
+from stafette.relay import recovery, stage
 
-pytestmark = [OLD_MODEL, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 Patch = pytest.MonkeyPatch
 
@@ -185,19 +183,6 @@ def test_without_the_rules_nothing_else_changes_for_an_undisturbed_run(
         with monkeypatch.context() as patch:
             rule(patch)
             assert breaks(proof.undisturbed, proof.prover.play(())) == []
-
-
-def test_without_the_request_id_asking_twice_does_everything_twice(monkeypatch: Patch) -> None:
-    def by_message(tenant: str, request_id: str | None, message_id: str) -> str:
-        return messages.job_id(tenant, None, message_id)
-
-    with proving(scenario(times=2)) as prover:
-        undisturbed = prover.undisturbed()
-        assert set(undisturbed.course.acted.values()) == {1}
-        monkeypatch.setattr(intake, "job_id", by_message)
-        told = [str(each) for each in breaks(undisturbed, prover.play(()))]
-    acted = [each for each in told if each.startswith("doubled: ") and "was asked for" in each]
-    assert len(acted) == 4, told  # two effects of two jobs, none of them the one that was asked for
 
 
 def cancelled(proof: Proof) -> Result:

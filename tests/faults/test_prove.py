@@ -16,9 +16,6 @@ from local.prove.checks import Break
 from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, read, write
 from local.prove.prover import Result, Scenario, proving
 from local.prove.runner import Bench, tasks
-from tests.support import OLD_MODEL
-
-pytestmark = OLD_MODEL
 
 SEED = 4
 FUNCTIONS = ("intake", "route", "classify", "enrich", "enrich_record", "draft", "act", "notify")

@@ -9,9 +9,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from local.prove.prover import Scenario, proving
 from local.prove.runner import Bench, NotDoneError
-from tests.support import OLD_MODEL, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import ticket
 
 
 def test_a_scenario_that_does_not_get_done_proves_nothing() -> None:

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from local.prove.checks import breaks
 from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, Schedule, write
 from local.prove.prover import Prover, Result, Scenario, proving
-from tests.support import OLD_MODEL, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import ticket
 
 SEED = 4
 FUNCTIONS = ("intake", "route", "classify", "enrich", "enrich_record", "draft", "act", "notify")

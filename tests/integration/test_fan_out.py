@@ -10,10 +10,10 @@ from local.model import Response, error
 from local.model_answers import answer
 from local.records import Ending
 from stafette.core.errors import PermanentError
+from stafette.core.job import MOST_FAILURES
+from stafette.core.joins import Policy
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, Stack, running_stack, script_agent
-
-pytestmark = OLD_MODEL
+from tests.support import Stack, running_stack, script_agent
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +188,12 @@ def test_a_result_that_comes_after_its_part_was_given_up_changes_nothing(
     buried: list[str] = []
 
     def bury_meanwhile(request: dict[str, Any]) -> None:
-        """While the first part asks its model, bury is told that it was delivered too often."""
+        """The first part's model answers after its lease, when bury has given the part up."""
         parts = sent(stack, job_id, "part")
         if parts and not buried and "order order-0:" in json.dumps(request["messages"]):
             buried.append(parts[0])
+            stack.edit((f"JOB#{job_id}#enrich#000", "PART#00000"), failures=MOST_FAILURES)
+            stack.machine.clock.advance(60)
             stack.send("bury", parts[0])
             mapping = next(m for m in stack.machine.mappings if m.function.name == "bury")
             stack.machine.deliver(mapping, mapping.take())
@@ -201,6 +203,49 @@ def test_a_result_that_comes_after_its_part_was_given_up_changes_nothing(
     assert len(buried) == 1
     assert_joined(stack, job_id, 3, failed=(0,))
     assert stack.ending(job_id).parts["enrich:00000"] == "attempts_exhausted"
+
+
+def test_parts_that_bury_finds_unbegun_or_bounced_or_under_way(stack: Stack) -> None:
+    job_id = stack.ask("bury-parts", **fan(3))
+    stack.run_until(lambda: len(sent(stack, job_id, "part")) == 3)
+    unbegun, bounced, held = sorted(stack.take_away("enrich_record"))
+    place = f"JOB#{job_id}#enrich#000"
+    stack.edit((place, "PART#00001"), index=1, attempt=2, failures=2)
+    later = stack.machine.clock.now() + 30
+    stack.edit((place, "PART#00002"), index=2, attempt=1, failures=1, owner="t", lease=later)
+    for body in (unbegun, bounced, held):
+        stack.send("bury", body)
+    stack.machine.run_until_quiet()
+    ending = stack.ending(job_id)
+    assert ending.status == "done"
+    assert ending.parts["enrich:00000"] == "never_started"
+    assert (enriched(ending)["read"], enriched(ending)["failed"]) == (2, 1)
+    reasons = sorted(record["reason"] for record in stack.dead(job_id))
+    assert reasons == ["bounced", "bounced", "never_started"]
+
+
+def test_reopening_works_the_parts_that_failed_and_no_others(
+    stack: Stack, answers: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, late_join = at_join(stack, "join-of-another")
+    monkeypatch.setattr(Policy, "holds", lambda _policy, _total, failed: failed == 0)
+    answers(failing(*range(0, 104, 2)))
+    job_id = stack.run("open-again", **fan(104))
+    head = stack.head(job_id)
+    assert (head["status"], head["reason"]) == ("failed", "join_policy")
+    late_part = json.loads(sent(stack, job_id, "part")[0])
+    asked: list[str] = []
+    answers(lambda request: asked.append(json.dumps(request["messages"])))
+    with stack.machine.inside("bury"):
+        assert recovery.reopen(job_id) is not None
+    # What was sent before the job was opened again is too old for it: it neither joins nor counts.
+    stack.send("enrich", json.loads(late_join) | {"job_id": job_id})
+    stack.send("enrich_record", late_part)
+    stack.machine.run_until_quiet()
+    assert_joined_again(stack, job_id, 104)
+    asked.pop()  # the reply, which is about all of them
+    again = [n for n in range(104) if any(f"order order-{n}:" in said for said in asked)]
+    assert again == list(range(0, 104, 2))
 
 
 def test_a_join_that_is_sent_too_early_does_not_run_over_missing_parts(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from local.model import OfflineModel, Response, error, says
 from stafette.agent import model
 from stafette.agent.answer import output_format
+from stafette.agent.definition import load
 from stafette.core.errors import PermanentError, TransientError
 
 Make = Callable[..., Any]
@@ -41,13 +42,13 @@ def test_answer_becomes_a_value_and_the_call_is_recorded(
     [call] = asking.calls()
     assert (call["agent"], call["model"], call["outcome"], call["why"], call["n"]) == (
         "classifier",
-        "claude-haiku-4-5",
+        "claude-haiku-5-5",
         "ok",
         "ask",
         1,
     )
     assert call["provider"] == "offline"
-    assert call["cost_micro"] == call["input"] + 5 * call["output"] > 0
+    assert call["cost_micro"] == (call["input"] + 5 * call["output"] + 5) // 10 > 0
     assert call["usage_incomplete"] is False
     assert call["expires"] > call["began"]
 
@@ -61,7 +62,33 @@ def test_request_holds_the_agents_file_the_text_and_the_schema(
     assert request["system"].startswith("You sort the tickets")
     assert request["max_tokens"] == 512
     assert request["output_config"]["format"]["schema"]["additionalProperties"] is False
-    assert "temperature" not in request
+    assert request["thinking"] == {"type": "disabled"}
+    assert "effort" not in request["output_config"]
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "thinking", "sent"),
+    [
+        ("claude-haiku-5-5", None, {"type": "disabled"}, None),
+        ("claude-haiku-5-5", "low", {"type": "adaptive"}, "low"),
+        ("claude-sonnet-5-5", None, {"type": "between_tools"}, None),
+        ("claude-opus-5-5", None, None, None),
+        ("claude-opus-5-5", "high", {"type": "adaptive"}, "high"),
+        ("claude-haiku-4-5", "high", None, None),
+    ],
+)
+def test_model_is_sent_only_the_thinking_that_it_takes(
+    offline: OfflineModel,
+    name: str,
+    effort: str | None,
+    thinking: dict[str, str] | None,
+    sent: str | None,
+) -> None:
+    asked = load("writer").model_copy(update={"model": name, "effort": effort})
+    model.send(asked, [{"role": "user", "content": "Hello"}], seconds=5)
+    [request] = offline.requests
+    assert request.get("thinking") == thinking
+    assert request.get("output_config", {}).get("effort") == sent
 
 
 def test_calls_of_an_attempt_are_numbered(worker: Make) -> None:
@@ -126,7 +153,7 @@ def test_req_llm_04_refusal_is_not_parsed_and_is_paid_for(
     assert failed.value.reason == "refused"
     assert offline.calls == 1
     [call] = asking.calls()
-    assert (call["outcome"], call["cost_micro"]) == ("refused", 1616)
+    assert (call["outcome"], call["cost_micro"]) == ("refused", 162)
 
 
 @pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
@@ -171,7 +198,7 @@ def test_answer_that_does_not_fit_is_transient_and_says_where(
         asking.ask()
     assert failed.value.reason == "invalid_answer"
     [call] = asking.calls()
-    assert (call["outcome"], call["cost_micro"]) == ("invalid_answer", 1616)
+    assert (call["outcome"], call["cost_micro"]) == ("invalid_answer", 162)
     assert "weather" not in str(failed.value)
 
 
@@ -249,7 +276,7 @@ def test_null_cache_fields_count_as_zero(worker: Make, offline: OfflineModel) ->
     nulls = {**USAGE, "cache_creation_input_tokens": None, "cache_read_input_tokens": None}
     offline.script(says(label(), usage=nulls))
     asking.ask()
-    assert asking.calls()[0]["cost_micro"] == 257
+    assert asking.calls()[0]["cost_micro"] == 26
 
 
 def test_later_call_succeeds_after_an_overload(worker: Make, offline: OfflineModel) -> None:

@@ -22,7 +22,7 @@ def streamed(text: str) -> None:
     with (
         translated(),
         model.client().messages.stream(
-            model="claude-haiku-4-5",
+            model="claude-haiku-5-5",
             max_tokens=100,
             messages=[{"role": "user", "content": text}],
         ) as stream,

@@ -35,7 +35,7 @@ def sdk(offline: OfflineModel) -> Iterator[anthropic.Anthropic]:
 
 
 def create(sdk: anthropic.Anthropic, messages: Any = USER, **options: Any) -> Any:
-    request = {"model": "claude-haiku-4-5", "max_tokens": 500, "messages": messages, **options}
+    request = {"model": "claude-haiku-5-5", "max_tokens": 500, "messages": messages, **options}
     return sdk.messages.create(**request)
 
 
@@ -43,7 +43,7 @@ def test_same_request_has_the_same_answer_that_says_what_wrote_it(sdk: anthropic
     first, second = create(sdk), create(sdk)
     assert first == second
     assert first.content[0].text.endswith(NOTE)
-    assert first.model == "claude-haiku-4-5"
+    assert first.model == "claude-haiku-5-5"
     assert first.usage.input_tokens > 0 < first.usage.output_tokens
 
 

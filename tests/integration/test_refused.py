@@ -10,9 +10,7 @@ from local.mappings import failures
 from stafette.core.errors import RefusedError
 from stafette.core.messages import job_id, read_work
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, Stack, job_of, running_stack, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import Stack, job_of, running_stack, ticket
 
 JOB = "0" * 26
 

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
+from local.calls import Phase
+from local.invocation import ProcessGone
 from local.model import error
 from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES
 from stafette.relay import recovery
-from tests.support import OLD_MODEL, URGENT, Stack, running_stack, ticket
-
-pytestmark = OLD_MODEL
+from tests.support import URGENT, Stack, running_stack, ticket
 
 WHOLE = tuple(
     f"EVENT#{name}#0001"
@@ -95,7 +96,29 @@ def test_sweep_makes_up_for_what_a_worker_that_died_after_its_advance_did_not_sa
     assert stack.notices(job_id) == ["classified", "ended"]
 
 
-def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(stack: Stack) -> None:
+def test_a_job_is_stuck_when_a_push_did_not_help_and_not_before(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr("stafette.trace.count", lambda metric, n=1: counted.append(metric))
+    job_id = stack.ask("stuck")
+    stack.run_until(lambda: queue_of(stack, "act") in stack.machine.backlog())
+    seen = []
+    for _ in range(3):
+        stack.take_away("act")
+        stack.machine.clock.advance_to(float(stack.head(job_id)["due"]))
+        assert sweep(stack) == 1
+        seen.append(counted.count("StuckJobs"))
+    assert seen == [0, 1, 2]
+    stack.machine.run_until_quiet()
+    assert_done(stack, job_id)
+
+
+def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr("stafette.trace.count", lambda metric, n=1: counted.append(metric))
     job_id = stack.ask("deadline")
     began = stack.machine.clock.now()
     stack.run_until(lambda: queue_of(stack, "act") in stack.machine.backlog())
@@ -105,11 +128,68 @@ def test_a_deadline_ends_a_job_once_within_a_minute_and_says_why(stack: Stack) -
         stack.machine.clock.advance_to(float(moments))
         sweep(stack)
     assert stack.machine.clock.now() - began <= DEADLINE + 60
+    assert "StuckJobs" in counted
     assert sweep(stack) == 0
     stack.machine.run_until_quiet()
     stack.take_away("act")
     assert_failed(stack, job_id, "deadline")
     assert stack.outbox(job_id) == {}
+
+
+@pytest.mark.parametrize("ender", ["sweep", "cancel"])
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("phase", ["before", "after"])
+def test_whoever_ends_a_job_may_die_at_any_call_and_the_end_is_told(
+    stack: Stack, ender: str, number: int, phase: Phase
+) -> None:
+    job_id = stack.ask(f"{ender}-dies-{number}-{phase}")
+    stack.run_until(lambda: queue_of(stack, "act") in stack.machine.backlog())
+    stack.take_away("act")
+    if ender == "sweep":
+        now = stack.machine.clock.now()
+        stack.edit((f"JOB#{job_id}", "JOB"), deadline=now, due=now)
+        with stack.dying("sweep", number, phase), suppress(ProcessGone):
+            sweep(stack)
+    else:
+        with (
+            stack.machine.inside("bury"),
+            stack.dying("bury", number, phase),
+            suppress(ProcessGone),
+        ):
+            recovery.cancel(job_id, "not wanted")
+    status, reason = ("failed", "deadline") if ender == "sweep" else ("cancelled", "cancelled")
+    if stack.head(job_id)["status"] == "active":  # died before it could: a person says it again
+        with stack.machine.inside("bury"):
+            recovery.cancel(job_id, "not wanted")
+        status, reason = "cancelled", "cancelled"
+    for _ in range(4):
+        stack.machine.clock.advance_to(stack.machine.clock.now() + 2 * FIRST_LOOK)
+        sweep(stack)
+        stack.machine.run_until_quiet()
+    head = stack.head(job_id)
+    assert (head["status"], head["reason"]) == (status, reason)
+    assert stack.notices(job_id) == ["ended"]
+    assert "due" not in head
+    assert [e["sk"] for e in stack.journal(job_id) if "#job#" in e["sk"]] == ["EVENT#job#0001"]
+
+
+def test_advance_that_was_not_journaled_before_its_job_was_cancelled_is_journaled(
+    stack: Stack,
+) -> None:
+    job_id = stack.ask("cancelled-between")
+    stack.run_until(lambda: queue_of(stack, "classify") in stack.machine.backlog())
+    with stack.dying_at(
+        lambda call: (
+            call.parameters.get("Item", {}).get("sk", {}).get("S") == "EVENT#classify#0001"
+        ),
+        "before",
+    ):
+        stack.machine.step()
+    with stack.machine.inside("bury"):
+        recovery.cancel(job_id, "not wanted")
+    stack.machine.run_until_quiet()
+    journal = {e["sk"] for e in stack.journal(job_id)}
+    assert {"EVENT#classify#0001", "EVENT#job#0001"} <= journal
 
 
 # --- bury --------------------------------------------------------------------------------------------------

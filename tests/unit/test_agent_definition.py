@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stafette.agent import cost
+from stafette.agent import models
 from stafette.agent.definition import DefinitionError, load, names, read
 
 GOOD = """---
@@ -29,10 +29,10 @@ def written(folder: Path, text: str, name: str = "helper.md") -> Path:
 
 def test_file_in_the_format_of_claude_code_becomes_an_agent(tmp_path: Path) -> None:
     agent = read(written(tmp_path, GOOD))
-    assert agent.model == "claude-haiku-4-5"
+    assert agent.model == "claude-haiku-5-5"
     assert agent.tools == ("Read", "Grep")
     assert agent.max_tokens == 300
-    assert agent.temperature is None
+    assert agent.effort is None
     assert agent.prompt == "You help.\n\n---\nThis line is still the prompt."
 
 
@@ -45,7 +45,8 @@ def test_agent_that_names_no_tools_has_none(tmp_path: Path) -> None:
     [
         ("max_tokens: 300", "max_tokens: many", "max_tokens"),
         ("max_tokens: 300", "max_tokens: 0", "max_tokens"),
-        ("max_tokens: 300", "temperature: .nan", "temperature"),
+        ("max_tokens: 300", "effort: huge", "effort"),
+        ("model: haiku", "model: claude-haiku-4-5\neffort: low", "effort"),
         ("max_tokens: 300", "max_token: 300", "max_token"),
         ("tools: Read, Grep", "tools: [../etc]", "tools.0"),
         ("description: Helps.", "description: ''", "description"),
@@ -90,7 +91,7 @@ def test_unknown_agent_is_named() -> None:
 def test_every_agent_that_ships_is_whole_and_has_a_price() -> None:
     assert {"classifier", "record_reader", "writer"} <= set(names())
     for name in names():
-        cost.price(load(name).model)
+        models.model(load(name).model)
 
 
 def test_agents_are_told_that_what_they_read_is_data() -> None:

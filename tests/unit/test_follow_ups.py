@@ -86,20 +86,25 @@ def test_an_end_is_journaled_and_told_and_nothing_moves(status: Status) -> None:
 
 
 def test_ends_and_reopenings_are_numbered_without_a_gap() -> None:
-    def numbers(**changes: Any) -> tuple[str, int]:
-        journal = follow_ups(head(**changes), NOW)[0]
-        assert isinstance(journal, Journal)
-        return journal.handoff, journal.n
+    def numbers(**changes: Any) -> list[tuple[str, int]]:
+        written = follow_ups(head(**changes), NOW)
+        return [(entry.handoff, entry.n) for entry in written if isinstance(entry, Journal)]
 
     failed, opened = {"status": Status.FAILED}, {"last": "reopen"}
-    history = [
-        numbers(**failed),
-        numbers(**opened, generation=1),
-        numbers(**failed, **opened, generation=1),
-        numbers(**opened, generation=2),
-        numbers(status=Status.CANCELLED, generation=2),
-    ]
-    assert history == [("job", n) for n in range(1, 6)]
+    assert numbers(**failed) == [("classify", 1), ("job", 1)]
+    assert numbers(**opened, generation=1) == [("job", 2)]
+    assert numbers(**failed, **opened, generation=1) == [("job", 2), ("job", 3)]
+    assert numbers(**opened, generation=2) == [("job", 4)]
+    assert numbers(status=Status.CANCELLED, generation=2) == [("classify", 1), ("job", 5)]
+
+
+def test_entry_of_an_end_leaves_that_of_the_advance_before_it_as_it_was() -> None:
+    active = head(moved=NOW - 5)
+    failed = head(moved=NOW - 5, ended=NOW, status=Status.FAILED, reason="deadline")
+    before, [came, end] = follow_ups(active, NOW)[0], follow_ups(failed, NOW)[:2]
+    assert came == before
+    assert isinstance(end, Journal)
+    assert (end.entry["at"], end.entry["reason"]) == (NOW, "deadline")
 
 
 @pytest.mark.parametrize(("total", "sizes"), [(1, [1]), (100, [100]), (250, [100, 100, 50])])

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from stafette import clock, trace
-from stafette.agent import cost, definition, failures, model
+from stafette.agent import cost, definition, failures, model, models
 from stafette.agent.answer import output_format, read
 from stafette.aws import calls
 from stafette.core.body import whole_text
@@ -35,7 +35,7 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T]) -> T:
         DefinitionError: there is no such agent.
     """
     asked = definition.load(agent)
-    price = cost.price(asked.model)
+    billed = models.model(asked.model)
     output = output_format(answer)
     seconds = model.seconds_for_call(run.ends)
 
@@ -46,14 +46,14 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T]) -> T:
         provider=model.provider(),
         why="ask",
         began=clock.now(),
-        prices=cost.VERSION,
+        prices=models.VERSION,
     )
     calls.begin(run, call)
     try:
         reply = model.send(
             asked, [{"role": "user", "content": whole_text(about)}], seconds=seconds, output=output
         )
-        call = _answered(call, reply, price)
+        call = _answered(call, reply, billed)
         value = read(reply.message, answer)
     except Exception as exc:
         reason = exc.reason if isinstance(exc, StafetteError) else "bug"
@@ -72,7 +72,7 @@ def _settle(run: Run, call: calls.Call) -> None:
         trace.info("a model call is not settled", job_id=run.job_id, reason=error.reason)
 
 
-def _answered(call: calls.Call, reply: model.Reply, price: cost.Price) -> calls.Call:
+def _answered(call: calls.Call, reply: model.Reply, billed: models.Model) -> calls.Call:
     tokens = cost.Tokens.from_usage(reply.message.usage)
     return replace(
         call,
@@ -82,7 +82,7 @@ def _answered(call: calls.Call, reply: model.Reply, price: cost.Price) -> calls.
         output=tokens.output,
         cache_read=tokens.cache_read,
         cache_write=tokens.cache_write,
-        cost_micro=cost.micro(tokens, price),
+        cost_micro=cost.micro(tokens, billed),
         usage_incomplete=False,
     )
 

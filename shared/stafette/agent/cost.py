@@ -1,47 +1,14 @@
-"""What a model call costs: one table of list prices, and arithmetic in Decimal.
+"""What a model call costs, in Decimal. The prices are in `models`.
 
 The amounts that travel and add up are whole micro-dollars; `usd` gives the exact figure behind one.
 """
 
-import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
-from stafette.core.errors import PermanentError
-
-# Which table a recorded cost was computed with. Change it with the prices.
-VERSION = "2026-11"
+from stafette.agent.models import Model
 
 _MILLION = Decimal(1_000_000)
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """US dollars for a million tokens of one model. Writing to the cache is 1.25 times input, reading 0.1 times."""
-
-    input: Decimal
-    output: Decimal
-
-    @property
-    def cache_write(self) -> Decimal:
-        return self.input * Decimal("1.25")
-
-    @property
-    def cache_read(self) -> Decimal:
-        return self.input * Decimal("0.1")
-
-
-PRICES = {
-    "claude-haiku-4-5": Price(Decimal(1), Decimal(5)),
-    "claude-sonnet-4-5": Price(Decimal(3), Decimal(15)),
-    "claude-sonnet-4-6": Price(Decimal(3), Decimal(15)),
-    "claude-opus-4-5": Price(Decimal(5), Decimal(25)),
-    "claude-opus-4-6": Price(Decimal(5), Decimal(25)),
-    "claude-opus-4-7": Price(Decimal(5), Decimal(25)),
-}
-
-# The family and version within a dated id or one of Bedrock, as in `us.anthropic.claude-haiku-4-5-20251001-v1:0`.
-_MODEL = re.compile(r"claude-[a-z]+-\d+(?:-\d{1,2})?(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +39,9 @@ class Tokens:
         )
 
 
-def price(model: str) -> Price:
-    """The price of a model, by its id at any provider.
-
-    Raises:
-        PermanentError: `model_unpriced`. What cannot be billed is not called.
-    """
-    found = _MODEL.search(model)
-    if not found or found[0] not in PRICES:
-        raise PermanentError(
-            f"no price for model {model!r} in stafette.agent.cost", reason="model_unpriced"
-        )
-    return PRICES[found[0]]
-
-
-def usd(tokens: Tokens, price: Price) -> Decimal:
+def usd(tokens: Tokens, model: Model) -> Decimal:
     """The exact cost in US dollars."""
+    price = model.price_for(tokens.total_input)
     total = (
         tokens.input * price.input
         + tokens.output * price.output
@@ -97,6 +51,6 @@ def usd(tokens: Tokens, price: Price) -> Decimal:
     return (total / _MILLION).normalize()
 
 
-def micro(tokens: Tokens, price: Price) -> int:
+def micro(tokens: Tokens, model: Model) -> int:
     """The cost in whole micro-dollars, rounded half up."""
-    return int((usd(tokens, price) * _MILLION).to_integral_value(rounding=ROUND_HALF_UP))
+    return int((usd(tokens, model) * _MILLION).to_integral_value(rounding=ROUND_HALF_UP))

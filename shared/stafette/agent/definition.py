@@ -6,20 +6,25 @@ Owns reading and checking them. Knows no model and calls none. Files are read wh
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
+from stafette.agent.models import ALIASES, MODELS
 from stafette.core.errors import StafetteError
 
 FOLDER = Path(__file__).parents[2] / "agents"
 
 # What an agent may be called. It holds no dot and no slash, so that a name is never a path.
 NAME = r"[a-z][a-z0-9_-]{0,63}"
-
-# The words that Claude Code's files may use for a model.
-ALIASES = {"haiku": "claude-haiku-4-5", "sonnet": "claude-sonnet-4-5", "opus": "claude-opus-4-5"}
 
 _FRONT_MATTER = re.compile(
     r"\A---[ \t]*\n(?P<matter>.*?)^---[ \t]*\n(?P<prompt>.*)\Z", re.DOTALL | re.MULTILINE
@@ -41,7 +46,7 @@ class Agent(BaseModel):
         model: a model id of the Anthropic API, or one of `haiku`, `sonnet`, `opus`.
         tools: what it may use; none when the file names none.
         max_tokens: the most that one answer may be.
-        temperature: None leaves it to the model. Newer models accept no value.
+        effort: how hard it thinks before it answers; None: it answers at once, where its model can.
         prompt: the body of the file: the system prompt.
     """
 
@@ -52,13 +57,21 @@ class Agent(BaseModel):
     model: str = Field(min_length=1)
     tools: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")], ...] = ()
     max_tokens: int = Field(default=1024, ge=1, le=64_000)
-    temperature: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     prompt: str = Field(min_length=1)
 
     @field_validator("model")
     @classmethod
     def _name_the_model(cls, value: str) -> str:
         return ALIASES.get(value, value)
+
+    @field_validator("effort")
+    @classmethod
+    def _check_effort(cls, value: str | None, info: ValidationInfo) -> str | None:
+        known = MODELS.get(info.data.get("model", ""))
+        if value is not None and known is not None and not known.effort:
+            raise ValueError("its model takes no effort")
+        return value
 
     @field_validator("tools", mode="before")
     @classmethod

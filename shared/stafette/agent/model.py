@@ -12,9 +12,10 @@ import httpx2
 from anthropic.types import Message, MessageParam, OutputConfigParam
 
 from stafette import clock, settings
+from stafette.agent import models
 from stafette.agent.definition import Agent
 from stafette.agent.failures import translated
-from stafette.core.errors import PermanentError, TransientError
+from stafette.core.errors import TransientError
 
 # Seconds. A call never outlives its invocation: what is left, less the time to write down how it ended.
 LONGEST = 60.0
@@ -23,15 +24,6 @@ SHORTEST = 2.0
 
 # A header of the offline model: its answers are fixed rules, and whatever shows them has to say so.
 OFFLINE = "x-stafette-offline"
-
-# Our models at Bedrock, where they are called by inference profiles.
-_BEDROCK = {
-    "claude-haiku-4-5": "anthropic.claude-haiku-4-5-20251001-v1:0",
-    "claude-sonnet-4-5": "anthropic.claude-sonnet-4-5-20250929-v1:0",
-    "claude-sonnet-4-6": "anthropic.claude-sonnet-4-6",
-    "claude-opus-4-5": "anthropic.claude-opus-4-5-20251101-v1:0",
-    "claude-opus-4-6": "anthropic.claude-opus-4-6-v1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +72,6 @@ def send(
     Raises:
         StafetteError: what the provider's error means for the work; `reason` is never made from its text.
     """
-    options: dict[str, Any] = {"output_config": output} if output else {}
-    if agent.temperature is not None:  # not a parameter of this SDK any more; older models take it
-        options["extra_body"] = {"temperature": agent.temperature}
     with translated():
         raw = client().messages.with_raw_response.create(
             model=_id_at_provider(agent.model),
@@ -90,7 +79,7 @@ def send(
             system=agent.prompt,
             messages=messages,
             timeout=httpx2.Timeout(seconds, connect=min(5.0, seconds)),
-            **options,
+            **_options(agent, output),
         )
         message = raw.parse()
     if not isinstance(message, Message) or not isinstance(message.content, list):
@@ -130,9 +119,20 @@ def _key() -> str:
         ) from exc
 
 
+def _options(agent: Agent, output: OutputConfigParam | None) -> dict[str, Any]:
+    """How the answer has to look, and how much is thought before it. Models reject parameters that they do not know."""
+    known = models.model(agent.model)
+    config: OutputConfigParam = {**output} if output else {}
+    options: dict[str, Any] = {}
+    if agent.effort and known.effort:
+        config["effort"] = agent.effort
+        options["thinking"] = {"type": "adaptive"}
+    elif known.at_once:
+        options["thinking"] = dict(known.at_once)
+    return {**options, "output_config": config} if config else options
+
+
 def _id_at_provider(model: str) -> str:
     if settings.model_provider() != "bedrock":
         return model
-    if model not in _BEDROCK:
-        raise PermanentError(f"no Bedrock id is known for {model}", reason="model_not_found")
-    return f"{settings.bedrock_profile()}.{_BEDROCK[model]}"
+    return f"{settings.bedrock_profile()}.{models.model(model).bedrock}"

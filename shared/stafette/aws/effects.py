@@ -124,20 +124,18 @@ def settle(job_id: str, name: str, result: BaseModel | None) -> bool:
     """A person's word on an effect in doubt: it took place (with this result), or it did not (None).
 
     Returns:
-        False if the effect is not in doubt.
+        False if the effect is not in doubt: it was never begun, it is settled otherwise, or a try may still run.
     """
-    key, doubt = keys.effect(job_id, name), Attr("status").eq(STATUS_CONSTANTS["INPROGRESS"])
+    word: dict[str, Any] = {"status": "NOT_APPLIED"}
+    if result is not None:
+        word = {"status": STATUS_CONSTANTS["COMPLETED"], "data": result.model_dump_json()}
+    doubt = Attr("status").eq(STATUS_CONSTANTS["INPROGRESS"])
+    over = Attr("in_progress_expiration").lte(int((clock.now() - GRACE) * 1000))
     try:
-        if result is None:
-            table.update(key, sets={"status": "NOT_APPLIED"}, when=doubt)
-        else:
-            done: dict[table.Path, Any] = {
-                "status": STATUS_CONSTANTS["COMPLETED"],
-                "data": result.model_dump_json(),
-            }
-            table.update(key, sets=done, when=doubt)
-    except ConditionFailedError:
-        return False
+        table.update(keys.effect(job_id, name), sets=dict(word.items()), when=doubt & over)
+    except ConditionFailedError as lost:
+        # Said before, or the answer to it was lost.
+        return (lost.old or {}).items() >= word.items()
     return True
 
 

@@ -46,14 +46,18 @@ def part(job_id: str, split: str, index: int) -> Key:
     return parts(job_id, split, range_of(index)), f"PART#{index:05d}"
 
 
-def join_shard(job_id: str, split: str, range_no: int) -> Key:
-    """The counter of one range and the memory of who was counted."""
-    return parts(job_id, split, range_no), "JOIN"
+def join_shard(job_id: str, split: str, range_no: int, generation: int) -> Key:
+    """The counter of one range and the memory of who was counted. Each opening of a job counts afresh."""
+    return parts(job_id, split, range_no), _join(generation)
 
 
-def join(job_id: str, split: str) -> Key:
+def join(job_id: str, split: str, generation: int) -> Key:
     """The counter of the ranges that are full."""
-    return f"{job(job_id)}#{split}", "JOIN"
+    return f"{job(job_id)}#{split}", _join(generation)
+
+
+def _join(generation: int) -> str:
+    return f"JOIN#{generation}" if generation else "JOIN"
 
 
 def call(run: Run, n: int) -> Key:

@@ -1,6 +1,7 @@
 """The writes of a fan-out: claiming and ending parts, and the join that counts each of them once."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from stafette.aws.store import LostLeaseError, expires, loaded_value, stored_val
 from stafette.aws.table import ConditionFailedError, Item, Path
 from stafette.core.job import Part
 from stafette.core.joins import Outcome, members, range_of, ranges
-from stafette.core.messages import PartWork
+from stafette.core.messages import PartWork, RangeWork
 from stafette.core.run import Run
 
 _OPEN = Attr("value").not_exists() & Attr("ref").not_exists() & Attr("reason").not_exists()
@@ -61,7 +62,7 @@ def _end(work: PartWork, result: dict[str, Any]) -> bool:
     return _part(item).done
 
 
-def wait(work: PartWork, run: Run, until: float, *, counts: bool) -> None:
+def wait(work: PartWork, owner: str, until: float, *, counts: bool) -> None:
     """Lets a part wait under a new wake number.
 
     Raises:
@@ -74,7 +75,7 @@ def wait(work: PartWork, run: Run, until: float, *, counts: bool) -> None:
             sets={"not_before": until, "wake": wake},
             adds={} if counts else {"failures": -1},
             removes=("owner", "lease"),
-            when=_OPEN & Attr("owner").eq(run.owner),
+            when=_OPEN & Attr("owner").eq(owner),
         )
     except ConditionFailedError as lost:
         if not (lost.old and lost.old.get("wake") == wake):
@@ -101,24 +102,41 @@ def count(work: PartWork, *, ok: bool) -> bool:
     """
     range_no = range_of(work.index)
     shard = _add(
-        keys.join_shard(work.job_id, work.split, range_no), work.index, failed=0 if ok else 1
+        keys.join_shard(work.job_id, work.split, range_no, work.generation),
+        work.index,
+        failed=0 if ok else 1,
     )
     if shard.completed < len(members(range_no, work.total)):
         return False
-    top = _add(keys.join(work.job_id, work.split), range_no, failed=shard.failed)
+    top = _add(keys.join(work.job_id, work.split, work.generation), range_no, failed=shard.failed)
     return top.completed == ranges(work.total)
 
 
-def counted(job_id: str, split: str) -> Count:
+def counted(job_id: str, split: str, generation: int) -> Count:
     """The top of a join: ranges that are full, parts that failed in them."""
-    item = table.get(keys.join(job_id, split))
+    item = table.get(keys.join(job_id, split, generation))
     return _count(item) if item else Count()
 
 
-def uncounted(job_id: str, split: str, range_no: int, total: int) -> list[int]:
+def uncounted(work: RangeWork) -> list[int]:
     """The parts of a range that have not been counted."""
-    item = table.get(keys.join_shard(job_id, split, range_no)) or {}
-    return sorted(set(members(range_no, total)) - item.get("members", set()))
+    key = keys.join_shard(work.job_id, work.split, work.range_no, work.generation)
+    item = table.get(key) or {}
+    return sorted(set(members(work.range_no, work.total)) - item.get("members", set()))
+
+
+def reopen(job_id: str, split: str, total: int, until: float) -> None:
+    """Opens the parts that failed up to a moment, so that they can be worked again. Those with a value keep it."""
+    for outcome in outcomes(job_id, split, total):
+        if outcome.ok:
+            continue
+        with suppress(ConditionFailedError):
+            table.update(
+                keys.part(job_id, split, outcome.index),
+                sets={"failures": 0, "wake": 0},
+                removes=("reason", "detail", "ended", "owner", "lease", "not_before"),
+                when=Attr("reason").exists() & Attr("ended").lte(until),
+            )
 
 
 def outcomes(job_id: str, split: str, total: int) -> Iterator[Outcome]:

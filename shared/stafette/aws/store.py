@@ -94,6 +94,7 @@ def claim(message: Handoff, owner: str, until: float, now: float) -> Head | None
         Attr("status").eq(Status.ACTIVE.value)  # not for a job that ended or is blocked
         & Attr("stage").eq(message.stage)  # not for an older or newer state
         & Attr("handoff").eq(message.handoff)  # not for a stage that routing did not choose
+        & Attr("generation").eq(message.generation)  # not from before it was opened again
         & Attr("v").lte(job.VERSION)  # not for a head that newer code wrote
     )
     try:
@@ -198,23 +199,29 @@ def end(
 ) -> Head | None:
     """Ends a job that has not ended: by the worker that holds it, else by a person or by a deadline.
 
+    A worker has a message that comes back until all that follows has left. Without one the job stays due for that,
+    until it may `rest`.
+
     Returns the head as it then stands: ended, whoever ended it.
 
     Raises:
         LostLeaseError: `held` says who holds it, and somebody else does.
     """
     active = Attr("status").is_in([Status.ACTIVE.value, Status.BLOCKED.value])
+    ending: dict[Path, Any] = {
+        "status": status.value,
+        "reason": reason[:60],
+        "detail": detail[:300],
+        "ended": now,
+    }
+    if held is None:
+        ending |= _look(job_id, now)
     try:
         return Head.from_item(
             table.update(
                 keys.head(job_id),
-                sets={
-                    "status": status.value,
-                    "reason": reason[:60],
-                    "detail": detail[:300],
-                    "moved": now,
-                },
-                removes=(*_WAITING, *_DUE),
+                sets=ending,
+                removes=_WAITING if held is None else (*_WAITING, *_DUE),
                 when=active if held is None else _held(held),
             )
         )
@@ -223,6 +230,16 @@ def end(
         if held is not None and not (old and old.status.ended and old.attempt == held.attempt):
             raise LostLeaseError from lost
         return old
+
+
+def rest(head: Head) -> None:
+    """Takes an ended job out of what is looked at: all that follows from its end has left."""
+    with suppress(ConditionFailedError):
+        table.update(
+            keys.head(head.job_id),
+            removes=_DUE,
+            when=Attr("status").eq(head.status.value) & Attr("generation").eq(head.generation),
+        )
 
 
 def reopen(job_id: str, now: float) -> Head | None:
@@ -237,12 +254,10 @@ def reopen(job_id: str, now: float) -> Head | None:
                     "last": "reopen",
                     "moved": now,
                     "deadline": now + job.DEADLINE,
-                    "due": now + job.FIRST_LOOK,
-                    "look": job.FIRST_LOOK,
-                    "due_shard": keys.index_shard("DUE", job_id),
+                    **_look(job_id, now),
                 },
                 adds={"generation": 1},
-                removes=(*_WAITING, "reason", "detail"),
+                removes=(*_WAITING, "reason", "detail", "ended", "wake"),
                 when=Attr("status").eq(Status.FAILED.value),
             )
         )
@@ -250,6 +265,14 @@ def reopen(job_id: str, now: float) -> Head | None:
         old = Head.from_item(lost.old) if lost.old else None
         ours = old and old.status is Status.ACTIVE and (old.last, old.moved) == ("reopen", now)
         return old if ours else None  # ours: the answer was lost
+
+
+def _look(job_id: str, now: float) -> dict[Path, Any]:
+    return {
+        "due": now + job.FIRST_LOOK,
+        "look": job.FIRST_LOOK,
+        "due_shard": keys.index_shard("DUE", job_id),
+    }
 
 
 def _held(run: Run) -> ConditionBase:
@@ -290,8 +313,8 @@ def look_again(head: Head, due: float, look: float) -> bool:
 # --- results and journal ---------------------------------------------------------------------------
 
 
-def put_request(job_id: str, value: Any, now: float) -> Any:
-    """Stores what was asked for as the first result of a job. Returns what is stored: of two, the first."""
+def put_request(job_id: str, value: Any, now: float) -> Any | None:
+    """Stores what was asked for as the first result of a job. Returns what stands there if there is something."""
     item = {
         "model": "Asked",
         **stored_value(value, job_id),
@@ -300,7 +323,7 @@ def put_request(job_id: str, value: Any, now: float) -> Any:
         "expires": expires(),
     }
     standing = table.put_if_absent(keys.result(job_id, "intake", 1), item)
-    return value if standing is None else loaded_value(standing)
+    return loaded_value(standing) if standing else None
 
 
 def put_result(run: Run, move: Move, began: float, ended: float) -> None:

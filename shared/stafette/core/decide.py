@@ -6,7 +6,7 @@ The claim's condition (aws/store.py) is `claimable` written out for DynamoDB; a 
 from dataclasses import dataclass
 
 from stafette.core.job import MOST_FAILURES, VERSION, Head, Lease, Part, Status
-from stafette.core.messages import Handoff, PartWork
+from stafette.core.messages import Handoff, PartWork, ToJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ def claimable(head: Head, message: Handoff, now: float) -> bool:
         head.status is Status.ACTIVE
         and head.stage == message.stage
         and head.handoff == message.handoff
+        and head.generation == message.generation
         and head.v <= VERSION
         and _free(head, message.wake, now)
     )
@@ -70,6 +71,8 @@ def decide(head: Head | None, message: Handoff, owner: str, now: float) -> Decis
         return Refuse("unknown_job")
     if head.v > VERSION:
         return Refuse("unknown_version")
+    if message.generation != head.generation:
+        return _other_generation(head, message)
     if message.handoff in head.won:
         return Resend() if head.last == message.handoff else Drop()
     if head.handoff != message.handoff or head.stage != message.stage:
@@ -90,6 +93,8 @@ def decide_part(
         return Refuse("unknown_job")
     if head.v > VERSION:
         return Refuse("unknown_version")
+    if message.generation != head.generation:
+        return _other_generation(head, message)
     if head.status is not Status.ACTIVE or head.stage != message.stage:
         return Drop()
     if part is None:
@@ -97,6 +102,11 @@ def decide_part(
     if part.ended:
         return Resend()
     return _lease(part, message.wake, owner, now)
+
+
+def _other_generation(head: Head, message: ToJob) -> Decision:
+    # The job was opened again since, and all that follows from that was sent anew.
+    return Drop() if message.generation < head.generation else Refuse("unknown_generation")
 
 
 def _free(held: Lease, wake: int, now: float) -> bool:

@@ -1,8 +1,11 @@
 """Errors that say what happens to the work.
 
 permanent: the job or part fails now, with the reason. transient: it comes back later, and that counts as a
-failure. throttled: it comes back later, and that does not count. Everything else that is raised is ours: a bug.
+failure. throttled: it comes back later, and that does not count. blocked: it waits for a person. Everything else
+that is raised is ours: a bug.
 """
+
+from stafette.core.form import Form
 
 
 class StafetteError(Exception):
@@ -46,6 +49,16 @@ class ThrottledError(TransientError):
         """`wait` is in seconds from now."""
         super().__init__(detail, reason=reason)
         self.wait = wait
+
+
+class BlockedError(StafetteError):
+    """Only a person can tell how this goes on."""
+
+    reason = "blocked"
+
+    def __init__(self, form: Form) -> None:
+        super().__init__(form.question)
+        self.form = form
 
 
 class NotFiniteError(PermanentError):

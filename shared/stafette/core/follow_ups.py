@@ -62,14 +62,14 @@ def follow_ups(
         parts: the list of a fan-out, from the winning result of its split.
         notice: attributes of a side message that the winning result asks for.
     """
-    first: tuple[Action, ...] = (journal_of(head), *_told(head, notice))
+    first: tuple[Action, ...] = (*journal_of(head), *_told(head, notice))
     if head.status.ended:
         return (*first, Send(_notice(head, "ended", head.generation, {})))
     return (*first, *moving(head, now, inputs, parts))
 
 
-def journal_of(head: Head) -> Journal:
-    """The entry that says how the job came to where it is."""
+def journal_of(head: Head) -> tuple[Journal, ...]:
+    """The entries that say how the job came to where it is: its last advance or reopening, and its end if it failed."""
     entry = {
         "at": head.moved,
         "stage": head.stage,
@@ -77,9 +77,21 @@ def journal_of(head: Head) -> Journal:
         "trace_id": head.trace_id,
     }
     if head.status in (Status.FAILED, Status.CANCELLED):
+        ending = {
+            **entry,
+            "at": head.ended or head.moved,
+            "handoff": head.handoff,
+            "reason": head.reason,
+            "detail": head.detail,
+        }
+        # Whoever advanced it may have died before it could say so.
+        came = _came_here(head, {**entry, "status": Status.ACTIVE.value})
         # Per generation one end and, for all but the first, one reopening before it: no gap, none twice.
-        ending = {**entry, "handoff": head.handoff, "reason": head.reason, "detail": head.detail}
-        return Journal("job", 2 * head.generation + 1, ending)
+        return came, Journal("job", 2 * head.generation + 1, ending)
+    return (_came_here(head, entry),)
+
+
+def _came_here(head: Head, entry: dict[str, Any]) -> Journal:
     if head.last == "reopen":
         return Journal("job", 2 * head.generation, entry)
     return Journal(head.last, 1, {**entry, "attempt": head.won[head.last]})
@@ -107,6 +119,7 @@ def handoff_of(head: Head, now: float, inputs: Inputs | None = None) -> Send:
         job_id=head.job_id,
         tenant=head.tenant,
         to=head.next,
+        generation=head.generation,
         handoff=head.handoff,
         stage=head.stage,
         wake=head.wake,
@@ -124,7 +137,7 @@ def part_messages(work: RangeWork) -> tuple[PartWork, ...]:
     """The parts of a range."""
     indexes = members(work.range_no, work.total)
     shared = work.model_dump(
-        include={"job_id", "tenant", "to", "split", "stage", "join_to", "total"}
+        include={"job_id", "tenant", "to", "generation", "split", "stage", "join_to", "total"}
     )
     return tuple(
         PartWork(**shared, index=index, input=part)
@@ -138,6 +151,7 @@ def join_message(work: RangeWork | PartWork) -> Send:
         job_id=work.job_id,
         tenant=work.tenant,
         to=work.join_to,
+        generation=work.generation,
         handoff=join_handoff(work.split),
         stage=work.stage,
     )
@@ -152,6 +166,7 @@ def _range(head: Head, range_no: int, parts: Sequence[Any]) -> RangeWork:
         job_id=head.job_id,
         tenant=head.tenant,
         to=head.over,
+        generation=head.generation,
         split=head.handoff.split(":")[0],
         stage=head.stage,
         join_to=head.next,
@@ -172,6 +187,7 @@ def _notice(head: Head, event: str, n: int, attributes: dict[str, str]) -> Notic
         job_id=head.job_id,
         tenant=head.tenant,
         to="notify",
+        generation=head.generation,
         event=event,
         n=n,
         flow=head.flow,

@@ -37,7 +37,7 @@ class Status(StrEnum):
 class Lease(BaseModel):
     """Who may work on something, and since how often. A job and a part of a fan-out are leased alike."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
     attempt: int = 0
     failures: int = 0
@@ -58,7 +58,9 @@ class Head(Lease):
         won: the winning attempt of each handoff that is finished.
         parts: how many parts a fan-out has, while the job waits for its join.
         over: the function that works the parts.
-        generation: raised when a failed job is reopened.
+        generation: raised when a failed job is reopened: what was sent before is then too old.
+        moved: when it came to this stage.
+        ended: when it failed or was cancelled.
     """
 
     v: int = VERSION
@@ -79,6 +81,7 @@ class Head(Lease):
     fingerprint: str
     created: float
     moved: float
+    ended: float | None = None
     deadline: float
     due: float | None = None
     look: float = FIRST_LOOK

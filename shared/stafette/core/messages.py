@@ -64,11 +64,13 @@ class Request(Message):
 
 
 class ToJob(Message):
-    """A message about a job. `to` is the function it is for, which a dead message could not tell otherwise."""
+    """A message about a job. `to` is the function it is for, which a dead message could not tell otherwise;
+    `generation` the opening of the job that it belongs to."""
 
     job_id: JobId
     tenant: Tenant
     to: Name
+    generation: Annotated[int, Field(ge=0)] = 0
 
 
 class Handoff(ToJob):

@@ -1,6 +1,8 @@
 """What a worker knows of its job. Plain data: the relay makes it, stages and agents read it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class Run:
         owner: the token that this attempt holds its lease under.
         ends: when the invocation is over, in seconds since the epoch.
         part: the position of a part in its fan-out, else None.
+        answers: what people answered to the forms of this work, by the form's name.
     """
 
     job_id: str
@@ -28,3 +31,4 @@ class Run:
     owner: str
     ends: float
     part: int | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict, compare=False)

@@ -37,9 +37,10 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
     asked = {"flow": request.flow, "input": request.input}
     # Of two requests under one id, the one that is stored first is the job; before that, no head is put.
     standing = store.put_request(head.job_id, asked, now)
-    if fingerprint(standing) != head.fingerprint:
+    if standing is not None and fingerprint(standing) != head.fingerprint:
         raise _conflict(request)
-    found = store.start(head)
+    # Asked before: the head is there too, unless the worker that was to put it died in between.
+    found = (store.head(head.job_id) if standing is not None else None) or store.start(head)
     if found is not None and found.fingerprint != head.fingerprint:
         raise _conflict(request)
     if found is None:

@@ -12,8 +12,19 @@ from pydantic import BaseModel, ValidationError
 
 from stafette import clock, trace
 from stafette.aws import parts, queues, store
+from stafette.aws.patience import patiently
 from stafette.core import retry
-from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide_part
+from stafette.core.decide import (
+    Again,
+    Decision,
+    Drop,
+    GiveUp,
+    Refuse,
+    Resend,
+    Wait,
+    Work,
+    decide_part,
+)
 from stafette.core.errors import PermanentError, RefusedError
 from stafette.core.follow_ups import Send, delay_until, join_handoff, join_message, part_messages
 from stafette.core.job import Head, Move, Part, Status
@@ -135,7 +146,7 @@ def fan_out(*, takes: str, gives: str, over: str) -> Callable[[Callable[..., Any
 
 def _joined(split: str, head: Head, policy: Policy, model: Any) -> Joined[Any]:
     total = head.parts or 0
-    top = parts.counted(head.job_id, split)
+    top = parts.counted(head.job_id, split, head.generation)
     if top.completed != ranges(total):
         # Nobody but a mistake sends a join before its time; it must not run over parts that are missing.
         raise PermanentError(
@@ -201,7 +212,7 @@ def hand_out(work: RangeWork) -> None:
     head = store.head(work.job_id)
     if head is None:
         raise RefusedError(f"there is no job {work.job_id}", reason="unknown_job")
-    if head.status is not Status.ACTIVE or head.stage != work.stage:
+    if not parts_wanted(head, work):
         return
     messages = [Send(message) for message in part_messages(work)]
     refused = queues.send_all(messages)
@@ -211,31 +222,36 @@ def hand_out(work: RangeWork) -> None:
             end_part(lost.send.message, "not_sent", lost.code)
 
 
+def parts_wanted(head: Head, work: RangeWork | PartWork) -> bool:
+    """Whether a job still waits for what a message of its fan-out is about."""
+    return (
+        head.status is Status.ACTIVE
+        and head.stage == work.stage
+        and head.generation == work.generation
+    )
+
+
 def end_part(work: PartWork, reason: str, detail: str) -> None:
     """Ends a part as failed, unless it has ended, and counts it."""
-    _count(work, ok=parts.fail(work, reason, detail, clock.now()))
+    count_part(work, ok=parts.fail(work, reason, detail, clock.now()))
 
 
 def _take_part(
     function: Callable[[Any, Run], Any], work: PartWork, delivery: Delivery
 ) -> Return | None:
     now = clock.now()
-    head = store.head(work.job_id)
-    standing: Part | None = None
-    decision = decide_part(head, standing, work, delivery.owner, now)
-    if head is not None and isinstance(decision, Work):
-        standing = parts.claim(work, delivery.owner, delivery.ends, now)
-        decision = decide_part(head, standing, work, delivery.owner, now)
+    head, standing, decision = claim_part(work, delivery, now)
+    if head is None:
+        raise RefusedError(f"there is no job {work.job_id}", reason="unknown_job")
     match decision:
-        case Work() if head is not None and standing is not None:
+        case Work():
             _work(function, work, standing, _run(head, standing, work, delivery))
         case GiveUp(reason):
-            end_part(work, reason, "every try came to nothing")
-        case Resend() if standing is not None:
-            _count(work, ok=standing.done)
-        case Again() if standing is not None:
-            again = work.model_copy(update={"wake": standing.wake})
-            carry(work.job_id, (Send(again, delay_until(standing.not_before, now)),))
+            end_part(work, reason, f"{standing.attempt} tries came to nothing")
+        case Resend():
+            count_part(work, ok=standing.done)
+        case Again():
+            carry(work.job_id, (part_again(work, standing.wake, standing.not_before, now),))
         case Wait(until):
             return Return(until - now)
         case Drop():
@@ -243,6 +259,23 @@ def _take_part(
         case Refuse(reason):
             raise RefusedError(f"{work.handoff} is not for this job", reason=reason)
     return None
+
+
+def claim_part(
+    work: PartWork, delivery: Delivery, now: float
+) -> tuple[Head | None, Part, Decision]:
+    """Reads the job of a part, and claims the part if the job still waits for it: what stands, and what to do."""
+    head, standing = store.head(work.job_id), Part(index=work.index)
+    decision = decide_part(head, None, work, delivery.owner, now)
+    if isinstance(decision, Work):
+        standing = parts.claim(work, delivery.owner, delivery.ends, now)
+        decision = decide_part(head, standing, work, delivery.owner, now)
+    return head, standing, decision
+
+
+def part_again(work: PartWork, wake: int, until: float, now: float) -> Send:
+    """The copy of a part's message that comes when its wait is over."""
+    return Send(work.model_copy(update={"wake": wake}), delay_until(until, now))
 
 
 def _run(head: Head, standing: Part, work: PartWork, delivery: Delivery) -> Run:
@@ -262,23 +295,24 @@ def _run(head: Head, standing: Part, work: PartWork, delivery: Delivery) -> Run:
 def _work(function: Callable[[Any, Run], Any], work: PartWork, standing: Part, run: Run) -> None:
     began = clock.now()
     try:
-        ok = parts.finish(work, function(work.input, run), began, clock.now())
+        value, ended = function(work.input, run), clock.now()
+        ok = patiently(run.ends, lambda: parts.finish(work, value, began, ended))
     except Exception as error:
         match retry.fate(error, standing.failures, clock.chance()):
             case retry.Fail(reason, detail):
                 end_part(work, reason, detail)
             case retry.Later(seconds, counts):
                 until = clock.now() + seconds
-                parts.wait(work, run, until, counts=counts)
-                again = work.model_copy(update={"wake": work.wake + 1})
-                carry(work.job_id, (Send(again, delay_until(until, clock.now())),))
+                parts.wait(work, run.owner, until, counts=counts)
+                carry(work.job_id, (part_again(work, work.wake + 1, until, clock.now()),))
             case retry.Bug():
                 parts.let_go(work, run)
                 raise
         return
-    _count(work, ok=ok)
+    count_part(work, ok=ok)
 
 
-def _count(work: PartWork, *, ok: bool) -> None:
+def count_part(work: PartWork, *, ok: bool) -> None:
+    """Counts an ended part, unless it has been; whoever finds the join full sends it."""
     if parts.count(work, ok=ok):
         carry(work.job_id, (join_message(work),))

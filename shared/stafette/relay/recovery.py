@@ -8,12 +8,12 @@ from stafette.aws import dead, parts, queues, store
 from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError
 from stafette.core.follow_ups import follow_ups, handoff_of, part_messages
-from stafette.core.job import MOST_FAILURES, Head, Status
+from stafette.core.job import FIRST_LOOK, MOST_FAILURES, VERSION, Head, Status
 from stafette.core.joins import ranges
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
 from stafette.relay.batch import Delivery, Return
 from stafette.relay.carry import carry
-from stafette.relay.parts import end_part
+from stafette.relay.parts import claim_part, count_part, end_part, part_again, parts_wanted
 from stafette.relay.stage import fail, resend, run_of, why_it_failed
 
 # --- bury ----------------------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ def bury(delivery: Delivery) -> Return | None:
         case RangeWork():
             reason, returned = _bury_range(work), None
         case PartWork():
-            reason, returned = _bury_part(work), None
+            reason, returned = _bury_part(work, delivery)
         case _:
             reason, returned = "attempts_exhausted", None
     if returned is not None:
@@ -97,8 +97,11 @@ def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None
 
 
 def _bury_range(work: RangeWork) -> str:
-    left = set(parts.uncounted(work.job_id, work.split, work.range_no, work.total))
-    if not _waits_for(work):
+    left = set(parts.uncounted(work))
+    head = store.head(work.job_id)
+    if head is None:
+        return "unknown_job"
+    if not parts_wanted(head, work):
         return "outdated"
     for message in part_messages(work):
         if message.index in left:
@@ -106,16 +109,36 @@ def _bury_range(work: RangeWork) -> str:
     return "attempts_exhausted"
 
 
-def _bury_part(work: PartWork) -> str:
-    if not _waits_for(work):
-        return "outdated"
-    end_part(work, "attempts_exhausted", "delivered too often")
-    return "attempts_exhausted"
-
-
-def _waits_for(work: RangeWork | PartWork) -> bool:
-    head = store.head(work.job_id)
-    return head is not None and head.status is Status.ACTIVE and head.stage == work.stage
+def _bury_part(work: PartWork, delivery: Delivery) -> tuple[str, Return | None]:
+    now = clock.now()
+    head, standing, decision = claim_part(work, delivery, now)
+    if head is None:
+        return "unknown_job", None
+    match decision:
+        case Work() if standing.failures == 1 and standing.wake == 0:
+            end_part(work, "never_started", "delivered too often and never begun")
+            return "never_started", None
+        case Work() if standing.failures <= MOST_FAILURES:
+            # Not used up: it bounced off something. The part goes on with a fresh message.
+            parts.wait(work, delivery.owner, now, counts=False)
+            carry(work.job_id, (part_again(work, work.wake + 1, now, now),))
+            return "bounced", None
+        case Work() | GiveUp():
+            end_part(work, "attempts_exhausted", f"{standing.attempt} tries came to nothing")
+            return "attempts_exhausted", None
+        case Resend():
+            count_part(work, ok=standing.done)
+            return standing.reason or "resent", None
+        case Again():
+            carry(work.job_id, (part_again(work, standing.wake, standing.not_before, now),))
+            return "resent", None
+        case Wait(until):
+            return "", Return(until - now)
+        case Drop():
+            return "outdated", None
+        case Refuse(reason):
+            return reason, None
+    raise AssertionError(decision)
 
 
 # --- sweep ---------------------------------------------------------------------------------------------
@@ -131,24 +154,25 @@ def _look_at(job_id: str) -> bool:
     head = store.head(job_id)
     if head is None or head.due is None or head.due > now:
         return False
+    if head.v > VERSION:
+        return False  # newer code wrote it, and will look at it
     look = head.look * 2
     busy_until = max(head.lease, head.not_before, now)
     due = busy_until + look
-    if now < head.deadline:
+    if now < head.deadline and not head.status.ended:
         # Looks grow apart, and the deadline falls between two of them.
         due = min(due, head.deadline)
     if not store.look_again(head, due, look):
         return False
+    if head.status.ended:
+        _tell_and_rest(head)  # whoever ended it died before it could say so
+        return True
     if now >= head.deadline:
-        ended = store.end(
-            job_id,
-            Status.FAILED,
-            now,
-            reason="deadline",
-            detail=f"not done {now - head.created:.0f} s after it was asked for; it was {head.stage}",
-        )
+        detail = f"not done {now - head.created:.0f} s after it was asked for; it was {head.stage}"
+        ended = store.end(job_id, Status.FAILED, now, reason="deadline", detail=detail)
         if ended is not None:
-            carry(job_id, follow_ups(ended, now))
+            _tell_and_rest(ended)
+        _tell_stuck(head)
         return True
     if head.status is not Status.ACTIVE or busy_until > now:
         return False
@@ -156,7 +180,21 @@ def _look_at(job_id: str) -> bool:
         return False  # the message is in there somewhere, and another would only add to it
     move_on(head, now)
     trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
+    if head.look > FIRST_LOOK and head.moved <= head.due - head.look:
+        # It did not move after the look before either: a push is not what it lacks.
+        _tell_stuck(head)
     return True
+
+
+def _tell_and_rest(ended: Head) -> None:
+    resend(ended)
+    store.rest(ended)
+
+
+def _tell_stuck(head: Head) -> None:
+    """An alarm watches this count: one lost message does not set it off."""
+    trace.info("a job is stuck", job_id=head.job_id, stage=head.stage, next=head.next)
+    trace.count("StuckJobs")
 
 
 def _has_backlog(head: Head) -> bool:
@@ -171,22 +209,35 @@ def move_on(head: Head, now: float) -> None:
     notice = result.notice if result is not None else None
     split = (head.handoff or "").split(":")[0]
     listed = None
-    if head.parts and parts.counted(head.job_id, split).completed < ranges(head.parts):
+    if head.parts and _left(head, split):
         listed = store.split_list(head.job_id, split, head.won[split])
     carry(head.job_id, follow_ups(head, now, parts=listed, notice=notice))
+
+
+def _left(head: Head, split: str) -> bool:
+    counted = parts.counted(head.job_id, split, head.generation)
+    return counted.completed < ranges(head.parts or 0)
 
 
 # --- a person's ----------------------------------------------------------------------------------------
 
 
 def reopen(job_id: str) -> Head | None:
-    """Opens a failed job where it failed, and moves it on. None if it has not failed."""
+    """Opens a failed job where it failed, and moves it on. None if it has not failed.
+
+    If it waited for parts, those that failed are worked again, and those that are done are not.
+    """
     now = clock.now()
-    head = store.reopen(job_id, now)
-    if head is None:
+    head = store.head(job_id)
+    if head is None or head.status is not Status.FAILED:
         return None
-    move_on(head, now)
-    return head
+    resend(head)  # that it failed is told before it has not
+    if head.parts:
+        parts.reopen(job_id, (head.handoff or "").split(":")[0], head.parts, now)
+    opened = store.reopen(job_id, now)
+    if opened is not None:
+        move_on(opened, now)
+    return opened
 
 
 def cancel(job_id: str, why: str) -> Head | None:
@@ -194,7 +245,7 @@ def cancel(job_id: str, why: str) -> Head | None:
     now = clock.now()
     head = store.end(job_id, Status.CANCELLED, now, reason="cancelled", detail=why)
     if head is not None and head.status is Status.CANCELLED:
-        carry(job_id, follow_ups(head, now))
+        _tell_and_rest(head)
     return head
 
 

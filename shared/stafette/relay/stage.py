@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from stafette import clock, trace
 from stafette.aws import queues, store
+from stafette.aws.patience import patiently
 from stafette.core import retry
 from stafette.core.decide import Again, Drop, GiveUp, Refuse, Resend, Wait, Work, decide
 from stafette.core.errors import PermanentError, RefusedError
@@ -190,12 +191,13 @@ def _work(step: Step, message: Handoff, head: Head, run: Run) -> None:
     try:
         inputs = store.results_so_far(head) if message.inputs is None else message.inputs
         moved = step.work(inputs, run, head)
-        store.put_result(run, moved, began, clock.now())
+        ended = clock.now()
+        patiently(run.ends, lambda: store.put_result(run, moved, began, ended))
     except Exception as error:
         if not _failed(error, head, message, run, began):
             raise
         return
-    head = store.advance(run, moved, clock.now())
+    head = patiently(run.ends, lambda: store.advance(run, moved, ended))
     inputs = inputs if moved.over is not None else {**inputs, moved.model: moved.value}
     carry(run.job_id, follow_ups(head, clock.now(), inputs, moved.parts, moved.notice))
 
