@@ -6,6 +6,7 @@
   one of its own), a moved message names the queue it came from, and what outlived its retention is gone.
 * An old receipt handle deletes nothing: the message belongs to whoever received it last.
 * What is stored can be saved and put back, so that a run can be taken up again in the middle.
+* An answer is written from what it holds: moto looks for every field that it could hold, under six names each.
 """
 
 import datetime as dt
@@ -26,7 +27,9 @@ import moto.sns.models
 import moto.sqs.models
 from moto import mock_aws
 from moto.core.models import botocore_stubber
+from moto.core.serialize import BaseJSONSerializer
 from moto.dynamodb.models import dynamodb_backends
+from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.s3.models import s3_backends
 from moto.sqs.exceptions import ReceiptHandleIsInvalid
 from moto.sqs.models import Message, SQSBackend, sqs_backends
@@ -141,6 +144,14 @@ class Backend:
                 for m in self._queue(queue)._messages
             ]
 
+    def items(self, table: str, pk: str | None = None) -> list[dict[str, Any]]:
+        """The items of a table, or of one of its partitions, in order: without a call, which is slow."""
+        with self.lock:
+            partitions = self._tables()[table].items
+            held = partitions.values() if pk is None else [partitions.get(_text(pk), {})]
+            found = [item.to_json()["Attributes"] for items in held for item in items.values()]
+        return sorted(found, key=lambda item: (item["pk"]["S"], item["sk"]["S"]))
+
     # --- what is stored, as a whole ----------------------------------------------------------------------------------
 
     def save(self) -> bytes:
@@ -227,6 +238,7 @@ class Backend:
             self.changed.notify_all()
 
         yield botocore_stubber, "process_request", one_at_a_time
+        yield BaseJSONSerializer, "_serialize_type_structure", _what_is_there
         for module in _CLOCKS:
             yield module, "utcnow", lambda: naive_utc(self.clock.now())
         if not real:
@@ -241,6 +253,27 @@ class Backend:
         yield MotoQueue, "delete_message", _delete
         # A long poll lets go of the lock while it waits.
         yield MotoQueue, "wait_for_messages", lambda _, timeout: self.changed.wait(timeout)
+
+
+def _text(value: str) -> DynamoType:
+    return DynamoType({"S": value})
+
+
+_every_field = BaseJSONSerializer._serialize_type_structure
+
+
+def _what_is_there(
+    serializer: BaseJSONSerializer, serialized: Any, value: Any, shape: Any, key: str
+) -> None:
+    """As moto's, which took a quarter of the time of all calls to find ten of eleven fields of a value absent."""
+    if not key or type(value) is not dict or not shape.members.keys() >= value.keys():
+        _every_field(serializer, serialized, value, shape, key)
+        return
+    found: Any = serializer.MAP_TYPE()
+    for name, held in value.items():
+        if held is not None:
+            serializer._serialize(found, held, shape.members[name], name)
+    serializer._default_serialize(serialized, found, shape, key)
 
 
 def _datetime_on(clock: Clock) -> SimpleNamespace:
