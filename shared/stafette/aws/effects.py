@@ -26,12 +26,11 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import (
 from aws_lambda_powertools.utilities.idempotency.serialization.pydantic import PydanticSerializer
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from boto3.dynamodb.conditions import Attr
-from botocore.exceptions import ClientError
 from pydantic import BaseModel
 
 from stafette import clock, settings
 from stafette.aws import artifacts, clients, keys, table
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, translated
 from stafette.aws.store import VALUE_LIMIT, expires
 from stafette.aws.table import ConditionFailedError
 from stafette.core.errors import PermanentError, StafetteError, TransientError
@@ -266,6 +265,6 @@ def _cause(error: IdempotencyPersistenceLayerError) -> Exception:
     cause = error.__cause__
     if isinstance(cause, StafetteError):
         return cause
-    if isinstance(cause, ClientError):
+    if isinstance(cause, FAILED_CALLS):
         return translated(cause)
     return error
