@@ -12,7 +12,7 @@ from cli.stack import FAILED, USAGE, console, stop
 from local import show
 from local.demo import EVENTS
 from local.prove import faults, plan
-from local.prove.prover import Scenario
+from local.prove.course import Scenario
 from local.prove.runner import NotDoneError, Report, Verdict, prove
 
 # An urgent ticket with three records: every stage, a side message, a fan-out and two effects.

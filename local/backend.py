@@ -12,7 +12,7 @@
 import datetime as dt
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import botocore.endpoint
 import moto.core.utils
 import moto.dynamodb.models.table
 import moto.s3.models
@@ -50,6 +51,10 @@ _POWERTOOLS = (
 )
 
 
+Answer = tuple[int, Mapping[str, str], str | bytes] | None
+Process = Callable[[Any], Answer]
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A message that is still on a queue."""
@@ -62,12 +67,19 @@ class Waiting:
 
 
 class Backend:
-    """moto within this process. `changed` tells that a message came or changed its visibility."""
+    """moto within this process.
+
+    Attributes:
+        changed: tells that a message came or changed its visibility.
+        between: answers what botocore sends, in the place of moto, which it is handed with the request; it may raise
+            what botocore raises of a connection.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self.between: Callable[[Process, Any], Answer] | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -211,7 +223,7 @@ class Backend:
 
         def one_at_a_time(request: Any) -> Any:
             with self.lock:
-                return process(request)
+                return self.between(process, request) if self.between else process(request)
 
         def settled_receive(
             sqs: SQSBackend,
@@ -242,6 +254,7 @@ class Backend:
         for module in _CLOCKS:
             yield module, "utcnow", lambda: naive_utc(self.clock.now())
         if not real:
+            yield botocore.endpoint, "time", SimpleNamespace(sleep=self.clock.sleep)
             for name in _POWERTOOLS:
                 yield import_module(name), "dt", _datetime_on(self.clock)
         yield moto.sqs.models, "unix_time", self.clock.now

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 
-from local.prove.faults import ABOUT, AT_CALLS, WITH_MESSAGES, Fault, Schedule
-from local.prove.prover import Course
+from local.prove.course import Course
+from local.prove.faults import ABOUT, AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault, Schedule
 
 # Interleavings of two deliveries that are all tried; where there are more, so many are drawn.
 MEETINGS = 16
@@ -30,6 +30,8 @@ class Sizes:
 
 def singles(course: Course, kind: str) -> list[Schedule]:
     """One schedule for each place where a fault of this kind can be."""
+    if kind in AT_BATCHES:
+        return [(Fault(kind, name, n),) for name, n in sorted(course.batches)]
     counts = course.calls if kind in AT_CALLS else course.taken
     functions = sorted(counts)
     return [((Fault(kind, name, n)),) for name in functions for n in range(1, counts[name] + 1)]

@@ -14,8 +14,9 @@ from multiprocessing import get_context
 
 from local.prove import plan
 from local.prove.checks import Break, breaks
-from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, Schedule, read, write
-from local.prove.prover import Course, Prover, Scenario, proving
+from local.prove.course import Course, Scenario
+from local.prove.faults import AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault, Schedule, read, write
+from local.prove.prover import Prover, proving
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def tasks(course: Course, seed: int, sizes: plan.Sizes) -> list[Task]:
     """The plan for a scenario, as tasks."""
     chance = random.Random(seed)
     found: list[Task] = []
-    for kind in (*AT_CALLS, *(k for k in WITH_MESSAGES if k != "meet")):
+    for kind in (*AT_CALLS, *AT_BATCHES, *(k for k in WITH_MESSAGES if k != "meet")):
         found += [Task(kind, schedule) for schedule in plan.singles(course, kind)]
     if sizes.each < 1:
         found = chance.sample(found, round(len(found) * sizes.each))

@@ -13,8 +13,9 @@ from cli import read as events
 from local.demo import EVENTS
 from local.prove import plan
 from local.prove.checks import Break
+from local.prove.course import Result, Scenario
 from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, read, write
-from local.prove.prover import Result, Scenario, proving
+from local.prove.prover import proving
 from local.prove.runner import Bench, tasks
 
 SEED = 4

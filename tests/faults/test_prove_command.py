@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from local.prove.prover import Scenario, proving
+from local.prove.course import Scenario
+from local.prove.prover import proving
 from local.prove.runner import Bench, NotDoneError
 from tests.support import ticket
 

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from local.prove.checks import breaks
+from local.prove.course import Result, Scenario
 from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, Schedule, write
-from local.prove.prover import Prover, Result, Scenario, proving
+from local.prove.prover import Prover, proving
 from tests.support import ticket
 
 SEED = 4

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from local.prove.course import START, Scenario
 from local.prove.faults import read as faults
-from local.prove.prover import START, Prover, Scenario, proving
+from local.prove.prover import Prover, proving
 from local.prove.runner import quiet
 from stafette.core.messages import VERSION
 

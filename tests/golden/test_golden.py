@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from local.clock import VirtualClock
-from local.prove.prover import START
+from local.prove.course import START
 from stafette.aws import keys
 from stafette.core import decide, job, messages
 from stafette.relay import recovery

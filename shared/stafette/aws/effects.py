@@ -31,9 +31,10 @@ from pydantic import BaseModel
 from stafette import clock, settings
 from stafette.aws import artifacts, clients, keys, table
 from stafette.aws.failures import FAILED_CALLS, translated
+from stafette.aws.patience import patiently
 from stafette.aws.store import VALUE_LIMIT, expires
 from stafette.aws.table import ConditionFailedError
-from stafette.core.errors import PermanentError, StafetteError, TransientError
+from stafette.core.errors import PermanentError, StafetteError, ThrottledError, TransientError
 from stafette.core.messages import Ref
 from stafette.core.run import Run
 
@@ -44,8 +45,8 @@ R = TypeVar("R", bound=BaseModel)
 InDoubt = Literal["ask", "retry"] | Callable[[str], Any]
 
 
-class EffectInProgressError(TransientError):
-    """Another try at this effect may still be under way."""
+class EffectInProgressError(ThrottledError):
+    """Another try at this effect may still be under way: until when, is known, and waiting for it is no failure."""
 
     reason = "effect_in_progress"
 
@@ -114,7 +115,7 @@ def once(run: Run, effect: Effect[R], about: Any) -> R:
     try:
         return _as(effect.result, guarded(key=f"{run.job_id}/{effect.name}"))
     except (IdempotencyAlreadyInProgressError, IdempotencyInconsistentStateError) as error:
-        raise EffectInProgressError from error
+        raise EffectInProgressError(wait=GRACE) from error
     except IdempotencyPersistenceLayerError as error:
         raise _cause(error) from error
 
@@ -210,7 +211,7 @@ class _Records(DynamoDBPersistenceLayer):
             return  # ours: the answer to the reservation was lost
         over = old["in_progress_expiration"] / 1000
         if clock.now() < over + GRACE:
-            raise EffectInProgressError
+            raise EffectInProgressError(wait=over + GRACE - clock.now())
         how = self._effect.in_doubt
         if how == "ask":
             raise EffectInDoubtError(
@@ -224,7 +225,7 @@ class _Records(DynamoDBPersistenceLayer):
             self._reserve(record, same)
         except ConditionFailedError as lost:
             if (lost.old or {}).get("owner") != self._run.owner:
-                raise EffectInProgressError from lost
+                raise EffectInProgressError(wait=GRACE) from lost
 
     def _update_record(self, data_record: DataRecord) -> None:
         """Stores the result; one that outgrew its record lies in S3, for the effect cannot be taken back."""
@@ -234,7 +235,8 @@ class _Records(DynamoDBPersistenceLayer):
             ref = artifacts.put(text, self._run.job_id)
             held = {"ref": ref.model_dump(include={"key", "bytes", "sha256"})}
         held |= {"status": data_record.status, "expires": data_record.expiry_timestamp}
-        table.update(self._key, sets=held)
+        # It took place: only this write keeps it from being in doubt.
+        patiently(self._run.ends, lambda: table.update(self._key, sets=held))
 
     def delete_record(self, data: Any, exception: Exception) -> None:
         """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
