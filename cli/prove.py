@@ -32,6 +32,9 @@ def command(
         int, typer.Option(min=0, help="Interleavings of two deliveries, per message.")
     ] = plan.MEETINGS,
     twice: Annotated[int, typer.Option(min=0, help="Pairs of deaths.")] = plan.TWICE,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="All pairs of deaths, which are thousands.")
+    ] = False,
     drawn: Annotated[int, typer.Option(min=0, help="Random schedules.")] = plan.RANDOM,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Default: one for each processor.")
@@ -46,7 +49,7 @@ def command(
     out = console()
     try:
         one = faults.read(only) if only is not None else None
-        sizes = plan.Sizes(meetings=meetings, twice=twice, random=drawn)
+        sizes = plan.Sizes(meetings=meetings, twice=None if pairs else twice, random=drawn)
         with _progress(out) as bar:
             task = bar.add_task("proving", total=None)
             report = prove(

@@ -118,9 +118,12 @@ class Records:
         parts: dict[str, Any] = {}
         for split in (name for name, item in results.items() if item.get("split")):
             total = len(json.loads(self.value(results[split])))
-            pk, join = keys.join(job_id, split, head.get("generation", 0))
-            if top := self.item(pk, join):
-                joins[split] = _counted(top)
+            join = None
+            # A job that was opened again after its join keeps the counts of the generation that it joined in.
+            for generation in range(head.get("generation", 0), -1, -1):
+                pk, sk = keys.join(job_id, split, generation)
+                if join is None and (top := self.item(pk, sk)):
+                    join, joins[split] = sk, _counted(top)
             for n in range(ranges(total)):
                 for item in self.partition(f"JOB#{job_id}#{split}#{n:03d}"):
                     if item["sk"] == join:

@@ -20,12 +20,11 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of what cannot be tried whole is drawn. `each` is the share of the single faults, 1 is all."""
+    """How much of what cannot be tried whole is drawn; `twice` None is all pairs."""
 
     meetings: int = MEETINGS
-    twice: int = TWICE
+    twice: int | None = TWICE
     random: int = RANDOM
-    each: float = 1.0
 
 
 def singles(course: Course, kind: str) -> list[Schedule]:
@@ -37,8 +36,8 @@ def singles(course: Course, kind: str) -> list[Schedule]:
     return [((Fault(kind, name, n)),) for name in functions for n in range(1, counts[name] + 1)]
 
 
-def pairs(course: Course, chance: random.Random, most: int) -> list[Schedule]:
-    """Deaths at two calls: all pairs, or so many drawn.
+def pairs(course: Course, chance: random.Random, most: int | None) -> list[Schedule]:
+    """Deaths at two calls: all pairs (`most` None), or so many drawn.
 
     A function goes on counting after its first death, so the second may fall on any call of the next delivery.
     """
@@ -52,7 +51,7 @@ def pairs(course: Course, chance: random.Random, most: int) -> list[Schedule]:
         for first in ("die-before", "die-after")
         for second in ("die-before", "die-after")
     ]
-    return found if len(found) <= most else chance.sample(found, most)
+    return found if most is None or len(found) <= most else chance.sample(found, most)
 
 
 def drawn(course: Course, chance: random.Random, count: int) -> Iterator[Schedule]:

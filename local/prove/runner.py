@@ -193,8 +193,6 @@ def tasks(course: Course, seed: int, sizes: plan.Sizes) -> list[Task]:
     found: list[Task] = []
     for kind in (*AT_CALLS, *AT_BATCHES, *(k for k in WITH_MESSAGES if k != "meet")):
         found += [Task(kind, schedule) for schedule in plan.singles(course, kind)]
-    if sizes.each < 1:
-        found = chance.sample(found, round(len(found) * sizes.each))
     if sizes.meetings:
         messages = [fault for (fault,) in plan.singles(course, "meet")]
         found += [Task("meet", message=fault, most=sizes.meetings) for fault in messages]

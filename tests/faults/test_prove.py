@@ -14,7 +14,7 @@ from local.demo import EVENTS
 from local.prove import plan
 from local.prove.checks import Break
 from local.prove.course import Result, Scenario
-from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, read, write
+from local.prove.faults import AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault, read, write
 from local.prove.prover import proving
 from local.prove.runner import Bench, tasks
 
@@ -39,19 +39,44 @@ def test_there_is_a_place_for_a_fault_at_every_call_and_every_message(bench: Ben
         assert sum(task.kind == kind for task in planned) == course.calls.total() > 75
     for kind in WITH_MESSAGES:
         assert sum(task.kind == kind for task in planned) == course.taken.total() > 10
+    assert sum(task.kind in AT_BATCHES for task in planned) == len(course.batches) > 0
+    every = plan.pairs(course, random.Random(SEED), None)
+    assert len(set(every)) == len(every) > 4 * course.calls.total() ** 2 / 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [*AT_CALLS, *(k for k in WITH_MESSAGES if k != "meet"), "die-twice"]
+    "kind", [*AT_CALLS, *AT_BATCHES, *(k for k in WITH_MESSAGES if k != "meet"), "die-twice"]
 )
 def test_a_sample_of_faults_loses_and_doubles_nothing(bench: Bench, kind: str) -> None:
     chance, course = random.Random(f"{SEED}:{kind}"), bench.expected.course
     known = plan.pairs(course, chance, 4) if kind == "die-twice" else plan.singles(course, kind)
-    for schedule in chance.sample(known, min(3, len(known))):
+    for schedule in chance.sample(known, min(2, len(known))):
         verdict = bench.verdict(schedule)
         assert verdict.breaks == (), (verdict.schedule, *verdict.trace)
         assert verdict.played or kind == "die-twice", verdict.schedule
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "throttle:act:4",  # the record of the effect, which took place
+        "lose-all:act:2",  # its reservation: the next try waits, and its waits are no failures
+        "lose-all:act:3",  # the effect itself
+        "throttle:notify:3",
+        "throttle:classify:5",  # the result of an answer that was paid for
+        "lose-all:classify:6",  # the advance
+    ],
+)
+def test_a_table_that_is_busy_or_silent_costs_no_job_no_effect_and_no_answer(
+    bench: Bench, schedule: str
+) -> None:
+    verdict = bench.verdict(read(schedule))
+    assert verdict.played
+    assert verdict.breaks == (), verdict.trace
+    assert bench.prover.course.served == bench.expected.course.served
+    assert bench.prover.course.acted == bench.expected.course.acted
 
 
 @pytest.mark.slow
