@@ -101,7 +101,7 @@ def _print(report: Report, what: str, out: Console) -> None:
         f"{report.scenario}: {report.calls} calls of AWS and of the model, "
         f"{report.messages} messages, when nothing disturbs it"
     )
-    table = show.grid("fault", ">points", ">lost", ">doubled", ">wrong", ">seconds", "")
+    table = show.grid("fault", ">points", ">lost", ">doubled", ">wrong", ">CPU s", "")
     for row in report.rows:
         counts = (row.points, row.lost, row.doubled, row.wrong, f"{row.seconds:.0f}")
         table.add_row(row.kind, *map(str, counts), plan.ROWS.get(row.kind, ""))
@@ -111,7 +111,7 @@ def _print(report: Report, what: str, out: Console) -> None:
     ]
     table.add_row("all", *map(str, totals), f"{sum(row.seconds for row in report.rows):.0f}", "")
     out.print(table)
-    out.print(f"{report.seconds:.0f} s in all; seed {report.seed}")
+    out.print(f"{report.seconds:.0f} s in all, on {report.processes} processes; seed {report.seed}")
     if report.failed:
         _print_failure(report.failed[0], report, what, out)
 

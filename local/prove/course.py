@@ -103,4 +103,3 @@ class Result:
     told: Counter[str]
     recorded: int
     settled: int
-    seconds: float

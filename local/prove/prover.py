@@ -8,7 +8,6 @@ it strikes, which is the same as running it from the start.
 import copy
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -115,7 +114,6 @@ class Prover(Machine):
 
     def go_on(self, schedule: Schedule = ()) -> Result:
         """Runs on, with faults, until nothing moves."""
-        began = time.perf_counter()
         self.course.pending = list(schedule)
         try:
             self.run_until_quiet(_LIMIT)
@@ -131,9 +129,9 @@ class Prover(Machine):
                 self.run_until_quiet(_LIMIT)
         except NotQuietError as error:
             self.course.stuck = str(error)
-        return self._read(time.perf_counter() - began)
+        return self._read()
 
-    def _read(self, seconds: float) -> Result:
+    def _read(self) -> Result:
         look, jobs = self.records, self.scenario.jobs()
         told = Counter(json.loads(each["message"])["notice_id"] for each in self.published)
         stored = look.everything()
@@ -155,7 +153,6 @@ class Prover(Machine):
             told=told,
             recorded=len(calls),
             settled=sum(call["outcome"] != "begun" for call in calls),
-            seconds=seconds,
         )
 
     # --- at the event source mappings ------------------------------------------------------------------------------

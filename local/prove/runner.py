@@ -21,7 +21,8 @@ from local.prove.prover import Prover, proving
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run with faults came to. `played` is false when the run never came to where its faults were."""
+    """What one run with faults came to. `played` is false when the run never came to where its faults were; `seconds`
+    are of processor time."""
 
     schedule: str
     played: bool
@@ -37,7 +38,7 @@ class Row:
     Attributes:
         points: schedules that were tried and came to pass.
         lost, doubled, wrong: runs that lost work, did something twice, or ended otherwise.
-        seconds: of all its runs, one after the other.
+        seconds: processor time of all its runs, which does not depend on what else the machine does.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Report:
     calls: int
     messages: int
     rows: tuple[Row, ...]
+    processes: int
     seconds: float
 
     @property
@@ -100,7 +102,7 @@ class Bench:
 
     def verdict(self, schedule: Schedule) -> Verdict:
         """Runs a schedule and compares."""
-        began = time.perf_counter()
+        began = time.process_time()
         found = self.prover.play(schedule)
         wrong = tuple(breaks(self.expected, found))
         return Verdict(
@@ -108,7 +110,7 @@ class Bench:
             played=len(found.course.played) == len(schedule),
             breaks=wrong,
             trace=tuple(found.course.trace) if wrong else (),
-            seconds=time.perf_counter() - began,
+            seconds=time.process_time() - began,
         )
 
     def meetings(self, message: Fault, chance: random.Random, most: int) -> list[Verdict]:
@@ -244,6 +246,7 @@ def prove(
         calls=course.calls.total(),
         messages=course.taken.total(),
         rows=tuple(rows.values()),
+        processes=many,
         seconds=time.monotonic() - began,
     )
 
