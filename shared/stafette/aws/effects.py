@@ -28,13 +28,13 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import (
 from aws_lambda_powertools.utilities.idempotency.serialization.pydantic import PydanticSerializer
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from boto3.dynamodb.conditions import Attr
-from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
 from stafette import clock, settings
 from stafette.aws import artifacts, clients, keys, table
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, translated
+from stafette.aws.patience import patiently
 from stafette.aws.store import VALUE_LIMIT, expires
 from stafette.aws.table import ConditionFailedError
 from stafette.core.errors import (
@@ -288,7 +288,9 @@ class _Records(DynamoDBPersistenceLayer):
             held = {"ref": ref.model_dump(include={"key", "bytes", "sha256"})}
         held |= {"status": data_record.status, "expires": data_record.expiry_timestamp}
         try:
-            table.update(self._key, sets=held, when=Attr("owner").eq(self._token))
+            # It took place: only this write keeps it from being in doubt.
+            ours = Attr("owner").eq(self._token)
+            patiently(self._run.ends, lambda: table.update(self._key, sets=held, when=ours))
         except ConditionFailedError as lost:
             # It was in doubt, and somebody settled that meanwhile: what they found stands.
             raise EffectInProgressError(wait=GRACE) from lost
@@ -326,6 +328,6 @@ def _cause(error: IdempotencyPersistenceLayerError) -> Exception:
     cause = error.__cause__
     if isinstance(cause, StafetteError):
         return cause
-    if isinstance(cause, ClientError):
+    if isinstance(cause, FAILED_CALLS):
         return translated(cause)
     return error
