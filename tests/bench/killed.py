@@ -23,9 +23,9 @@ from local.serve import served
 from local.template import Function
 from tests.support import job_of, ticket
 
-SPEED = 20.0
+SPEED = 10.0
 # Real seconds after which what has not ended has got stuck.
-_LONGEST = 400.0
+_LONGEST = 900.0
 
 
 @dataclass
