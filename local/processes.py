@@ -64,7 +64,7 @@ class Processes:
             self._idle.put(self._started())
 
     def invoke(self, function: Function, event: Any) -> Outcome:
-        """Runs a function in a process that is free, and tells how it ended."""
+        """Runs a function in a process that is free, and tells how it ended; at its limit the process is ended."""
         worker = self._idle.get()
         if not worker.process.is_alive():  # it died while it had nothing to do
             self._bury(worker)
@@ -73,6 +73,8 @@ class Processes:
             worker.event = event
         try:
             worker.pipe.send((function, event))
+            if not worker.pipe.poll(function.timeout / self._setup.clock.speed):
+                raise TimeoutError(f"after {function.timeout} s")
             outcome: Outcome = worker.pipe.recv()
         except (EOFError, OSError) as error:
             outcome = Outcome(function.name, "", event, "killed", error=error)
@@ -111,6 +113,7 @@ class Processes:
     def _bury(self, worker: Worker) -> None:
         with self._lock:
             self._workers.remove(worker)
+        worker.process.kill()  # one that ran out of time still lives
         worker.pipe.close()
         worker.process.join()
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from math import nan
 from multiprocessing import get_context
 from statistics import median
 
@@ -95,20 +96,24 @@ def kills(out: Console) -> list[str]:
     """Jobs whose workers are killed."""
     r = killed.run(JOBS, KILLED, SEED, WORKERS)
     table = grid(
-        *("workers", ">jobs", ">done", ">kills", ">actions", ">twice", ">refused"),
-        *(">recovery, median", ">longest", ">hidden at most", ">seconds"),
+        *("workers", ">jobs", ">done", ">kills", ">actions", ">twice", ">missing", ">refused"),
+        ">seconds",
     )
-    table.add_row(
-        f"{WORKERS} processes",
-        *map(str, (r.jobs, r.done, r.kills, r.effects, r.twice, r.refused)),
-        *(f"{median(r.recovery):.0f} s", f"{max(r.recovery):.0f} s", f"{r.visibility:.0f} s"),
-        f"{r.seconds:.0f}",
-    )
+    counts = (r.jobs, r.done, r.kills, r.effects, r.twice, r.missing, r.refused)
+    table.add_row(f"{WORKERS} processes", *map(str, counts), f"{r.seconds:.0f}")
     out.print(table)
+    out.print("\nFrom a kill until what the worker held was done:")
+    times = grid("function", ">kills", ">lease at most", ">hidden for", ">median", ">longest")
+    for each in r.recoveries:
+        limits = (f"{each.limit} s", f"{each.visibility} s")
+        took = each.seconds or [nan]
+        found = (f"{median(took):.0f} s", f"{max(took):.0f} s")
+        times.add_row(each.function, str(each.kills), *limits, *found)
+    out.print(times)
     out.print(
         f"The clock ran {killed.SPEED:.0f} times as fast; seed {SEED}. Nobody started anything again."
     )
-    return [*r.wrong, *(["twice"] * r.twice)]
+    return [*r.wrong, *(["twice"] * r.twice), *(["missing"] * r.missing)]
 
 
 BENCHES = {"fan-out": fan_outs, "effects": in_doubt, "killed": kills}

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock, Timer
 from typing import Any
 
@@ -23,16 +23,27 @@ from local.serve import served
 from local.template import Function
 from tests.support import job_of, ticket
 
-SPEED = 20.0
+SPEED = 10.0
 # Real seconds after which what has not ended has got stuck.
-_LONGEST = 400.0
+_LONGEST = 900.0
+
+
+@dataclass
+class Recovery:
+    """Of a function: how often its worker was killed, and for each message that one held, the seconds of the clock
+    from the kill until that message was done and acknowledged."""
+
+    function: str
+    limit: int  # of an invocation, and so of its leases; in seconds
+    visibility: int  # of its queue: when a message comes again
+    kills: int = 0
+    seconds: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Report:
     """What became of the jobs. `twice` counts actions that the outbox carried out again, `refused` those that it was
-    asked for again and did not. `recovery` is in seconds of the clock, from a kill to the next time that a message of
-    its batch was taken."""
+    asked for again and did not, `missing` those that a draft wants and the outbox does not have."""
 
     jobs: int
     done: int
@@ -41,22 +52,23 @@ class Report:
     effects: int
     twice: int
     refused: int
-    recovery: tuple[float, ...]
-    visibility: float
+    missing: int
+    recoveries: tuple[Recovery, ...]
     seconds: float
     wrong: tuple[str, ...]
 
 
 class Killer:
-    """Draws which invocations are killed, and when: at any moment of as long as one of their kind takes.
+    """Draws which invocations are killed, and when: at any moment of as long as one of their kind takes."""
 
-    `recovery` has the seconds of the clock from each kill to the next time that a message of its batch was taken.
-    """
-
-    def __init__(self, pool: Processes, clock: RealClock, share: float, seed: int) -> None:
-        self.kills = 0
-        self.recovery: list[float] = []
-        self._pool, self._clock, self._share = pool, clock, share
+    def __init__(self, machine: Machine, pool: Processes, share: float, seed: int) -> None:
+        self.recoveries = {
+            m.function.name: Recovery(
+                m.function.name, m.function.timeout, int(m.queue.attributes["VisibilityTimeout"])
+            )
+            for m in machine.mappings
+        }
+        self._pool, self._clock, self._share = pool, machine.clock, share
         self._chance, self._lock = random.Random(seed), Lock()
         self._struck: dict[str, float] = {}
         self._takes: dict[str, float] = {}
@@ -66,26 +78,32 @@ class Killer:
     def invoke(self, function: Function, event: Any) -> Outcome:
         """In the place of the pool's own."""
         with self._lock:
-            for record in event.get("Records", ()):
-                if record["messageId"] in self._struck:
-                    since = self._struck.pop(record["messageId"])
-                    self.recovery.append(self._clock.now() - since)
             drawn = self._chance.random() < self._share
             after = self._chance.random() * self._takes.get(function.name, 0.2)
         if drawn:
-            Timer(after, self._kill, (event,)).start()
+            Timer(after, self._kill, (function, event)).start()
         began = time.monotonic()
         outcome = self._invoke(function, event)
         if outcome.kind == "returned":
             self._takes[function.name] = time.monotonic() - began
+            with self._lock:
+                self._recovered(function, event, outcome.response or {})
         return outcome
 
-    def _kill(self, event: Any) -> None:
-        if self._pool.kill(event):
-            with self._lock:
-                self.kills += 1
+    def _recovered(self, function: Function, event: Any, answer: Any) -> None:
+        failed = {each["itemIdentifier"] for each in answer.get("batchItemFailures", ())}
+        done = {record["messageId"] for record in event.get("Records", ())} - failed
+        for each in done & self._struck.keys():
+            since = self._struck.pop(each)
+            self.recoveries[function.name].seconds.append(self._clock.now() - since)
+
+    def _kill(self, function: Function, event: Any) -> None:
+        with self._lock:
+            if self._pool.kill(event):
                 for record in event.get("Records", ()):
-                    self._struck[record["messageId"]] = self._clock.now()
+                    self._struck.setdefault(record["messageId"], self._clock.now())
+                if function.name in self.recoveries:
+                    self.recoveries[function.name].kills += 1
 
 
 def run(jobs: int, share: float, seed: int, workers: int = 8) -> Report:
@@ -107,7 +125,7 @@ def run(jobs: int, share: float, seed: int, workers: int = 8) -> Report:
 
         endpoint = stack.enter_context(served(machine, seen=count))
         pool = stack.enter_context(processes(machine, endpoint, workers))
-        killer = Killer(pool, clock, share, seed)
+        killer = Killer(machine, pool, share, seed)
         url = machine.queue_url("intake")
         ids = [f"killed-{n}" for n in range(jobs)]
         for name in ids:
@@ -128,7 +146,7 @@ def _report(
     seconds: float,
 ) -> Report:
     records = Records(machine)
-    wrong, done, effects = [], 0, 0
+    wrong, done, effects, missing = [], 0, 0, 0
     for name in ids:
         if records.item(f"JOB#{job_of(name)}", "JOB") is None:
             wrong.append(f"{name} never began")
@@ -136,21 +154,25 @@ def _report(
         ending = records.ending(job_of(name))
         done += ending.status == "done"
         effects += len(ending.outbox)
+        draft = json.loads(ending.results.get("draft", "{}"))
+        wanted = {"send_reply.json"} | (
+            {"open_follow_up.json"} if draft.get("follow_up") else set()
+        )
+        missing += len(wanted - ending.outbox.keys())
         if ending.status != "done":
             wrong.append(f"{name}: {ending.stage}, {ending.status}: {ending.reason}")
     if effects != sum(status == "200" for _, status in puts):
         wrong.append(f"{effects} actions in the outbox, and {sorted(puts.items())}")
-    queues = machine.template.queues.values()
     return Report(
         jobs=len(ids),
         done=done,
         seed=seed,
-        kills=killer.kills,
+        kills=sum(each.kills for each in killer.recoveries.values()),
         effects=effects,
         twice=sum(n - 1 for (_, status), n in puts.items() if status == "200"),
         refused=sum(n for (_, status), n in puts.items() if status == "412"),
-        recovery=tuple(killer.recovery),
-        visibility=max(float(q.attributes.get("VisibilityTimeout", 30)) for q in queues),
+        missing=missing,
+        recoveries=tuple(each for each in killer.recoveries.values() if each.kills),
         seconds=seconds,
         wrong=tuple(wrong),
     )

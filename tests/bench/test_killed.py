@@ -11,4 +11,4 @@ def test_jobs_whose_workers_are_killed_get_done_by_themselves_and_act_once() -> 
     assert report.wrong == ()
     assert report.done == 4
     assert report.kills > 0
-    assert (report.effects, report.twice) == (8, 0)
+    assert (report.effects, report.twice, report.missing) == (8, 0, 0)

@@ -251,6 +251,24 @@ def test_the_late_record_of_a_try_does_not_replace_what_its_doubt_was_settled_wi
         assert once(a_run("t-3"), outside.effect(), None) == Sent(id="found")
 
 
+def test_what_was_not_applied_too_late_to_say_so_frees_nothing_that_another_try_holds(
+    stack: Stack, outside: Outside
+) -> None:
+    """REQ-IDEM-01: its try was over, and another one settled it."""
+
+    def slow(key: str, about: Any) -> Sent:
+        stack.machine.clock.advance(60 + GRACE)
+        known = outside.effect(lambda key: Sent(id="found"))
+        assert once(a_run("t-2"), known, None) == Sent(id="found")
+        raise NotAppliedError
+
+    with stack.machine.inside("act"):
+        with pytest.raises(EffectInProgressError):
+            once(a_run("t-1"), Effect("send", Sent, slow), None)
+        assert once(a_run("t-3"), outside.effect(), None) == Sent(id="found")
+    assert outside.done == []
+
+
 def test_two_who_settle_a_doubt_at_once_do_not_both_act(stack: Stack, outside: Outside) -> None:
     """REQ-IDEM-01: the record is taken over by one write, on condition of whose it was."""
 

@@ -298,11 +298,12 @@ class _Records(DynamoDBPersistenceLayer):
     def delete_record(self, data: Any, exception: Exception) -> None:
         """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
         if isinstance(exception, NotAppliedError):
-            table.update(
-                self._key,
-                sets={"status": "NOT_APPLIED"},
-                when=Attr("owner").eq(self._token),
-            )
+            mine = Attr("owner").eq(self._token)
+            try:
+                table.update(self._key, sets={"status": "NOT_APPLIED"}, when=mine)
+            except ConditionFailedError as lost:
+                # It was in doubt meanwhile, and another try has it now.
+                raise EffectInProgressError(wait=GRACE) from lost
 
 
 def _exists(old: dict[str, Any]) -> Exception:
