@@ -288,13 +288,13 @@ def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None =
     `rule` is shown each request and may raise.
     """
 
-    def send(agent: Agent, messages: list[Any], *, seconds: float, output: Any = None) -> Reply:
+    def send(agent: Agent, messages: list[Any], **given: Any) -> Reply:
         request = {
             "model": agent.model,
             "max_tokens": agent.max_tokens,
             "system": agent.prompt,
             "messages": messages,
-            "output_config": output,
+            "output_config": given.get("output"),
         }
         if rule is not None:
             rule(request)

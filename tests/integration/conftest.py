@@ -27,21 +27,34 @@ class Label(BaseModel):
 class Worker:
     """Asks on behalf of one attempt, and reads what was recorded of it."""
 
-    def __init__(self, seconds: float = 60.0, part: int | None = None) -> None:
+    def __init__(
+        self,
+        seconds: float = 60.0,
+        part: int | None = None,
+        attempt: int = 1,
+        answers: dict[str, Any] | None = None,
+    ) -> None:
         self.run = Run(
             job_id="j1",
             trace_id="0" * 32,
             tenant="acme",
             flow="ticket",
             handoff="classify" if part is None else f"enrich:{part}",
-            attempt=1,
+            attempt=attempt,
             owner=f"owner-{part}",
             ends=clock.now() + seconds,
             part=part,
+            answers=answers or {},
         )
 
-    def ask(self, about: str = "My card was stolen!", answer: type[BaseModel] = Label) -> Any:
-        return ask(self.run, agent="classifier", about=about, answer=answer)
+    def ask(
+        self,
+        about: str = "My card was stolen!",
+        answer: type[BaseModel] = Label,
+        check: Callable[[Any], str | None] | None = None,
+        agent: str = "classifier",
+    ) -> Any:
+        return ask(self.run, agent=agent, about=about, answer=answer, check=check)
 
     def calls(self) -> list[dict[str, Any]]:
         return list(table.query(keys.call(self.run, 1)[0], "CALL#"))
