@@ -283,7 +283,7 @@ def job_of(request_id: str, tenant: str = "acme") -> str:
 
 
 def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None = None) -> None:
-    """Puts the rules of the offline model in the place of the provider, without HTTP and without records of calls.
+    """Puts the rules of the offline model in the place of the provider, without HTTP, guards and records of calls.
 
     `rule` is shown each request and may raise.
     """
@@ -303,6 +303,8 @@ def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None =
     patch.setattr("stafette.agent.model.send", send)
     for name in ("begin", "settle"):
         patch.setattr(f"stafette.aws.calls.{name}", lambda run, call: None)
+    for name in ("enter", "leave"):
+        patch.setattr(f"stafette.agent.guards.{name}", lambda *given: None)
 
 
 @contextmanager

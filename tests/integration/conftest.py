@@ -12,6 +12,7 @@ from local.model import OfflineModel, serve_model
 from stafette import clock
 from stafette.agent.ask import ask
 from stafette.aws import clients, keys, table
+from stafette.core.job import Head, Status
 from stafette.core.run import Run
 
 
@@ -22,6 +23,24 @@ class Label(BaseModel):
     urgency: Literal["low", "normal", "high"]
     confidence: float = Field(ge=0, le=1)
     reason: str
+
+
+def an_active_job(job_id: str, **changes: Any) -> dict[str, Any]:
+    """The head of a job as the table holds it."""
+    head = Head(
+        job_id=job_id,
+        tenant="acme",
+        flow="ticket",
+        stage="received",
+        status=Status.ACTIVE,
+        last="route",
+        won={},
+        fingerprint="f",
+        created=clock.now(),
+        moved=clock.now(),
+        deadline=clock.now() + 86_400,
+    )
+    return {**head.model_dump(exclude_none=True, mode="json"), **changes}
 
 
 class Worker:
@@ -95,5 +114,6 @@ def calls_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def worker(offline: OfflineModel, calls_table: None) -> Callable[..., Worker]:
-    """Makes workers, whose calls go to `offline` and whose records to the table."""
+    """Makes workers of one active job, whose calls go to `offline` and whose records to the table."""
+    table.put(keys.head("j1"), an_active_job("j1"))
     return Worker

@@ -147,7 +147,7 @@ def test_answer_of_a_person_that_does_not_fit_is_asked_for_again_and_not_taken(
 def test_answers_that_fell_short_before_a_wait_are_not_paid_for_again(
     worker: Make, offline: OfflineModel
 ) -> None:
-    offline.script(BAD, UNSURE, error(429, "rate_limit_error", {"retry-after": "9"}))
+    offline.script(BAD, UNSURE, error(529, "overloaded_error"))
     with pytest.raises(ThrottledError):
         asked(worker())
     again = worker(attempt=2)

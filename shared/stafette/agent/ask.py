@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from stafette import trace
 from stafette.agent import definition
 from stafette.agent.answer import REJECTED, Check, RejectedError, judge
-from stafette.agent.call import Question, once
+from stafette.agent.call import Question, once, recall
 from stafette.agent.definition import Agent
-from stafette.aws import calls
-from stafette.core.errors import BlockedError
+from stafette.aws import cache, calls
+from stafette.core.errors import BlockedError, StafetteError
 from stafette.core.form import Form
 from stafette.core.messages import faults
 from stafette.core.run import Run
@@ -64,16 +65,24 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T], check: Check[T] | 
     if form.name in run.answers:
         return _given(run, form, asked)
     tries: list[dict[str, Any]] = []
+    again = _cache_key(run, agents, asked) if agents[0].cache else None
     for earlier in _earlier(run, asked):
         if earlier.get("value") is not None:
             if (kept := _kept(earlier["value"], asked)) is not None:
                 return kept
         elif earlier["outcome"] in REJECTED:
             tries.append(_try(earlier["agent"], earlier["model"], earlier.get("fault", "")))
+    found = cache.find(again) if again is not None and not tries else None
+    if found is not None and (known := _kept(found.value, asked)) is not None:
+        recall(run, asked, agents[0], found)
+        return known
     for hop in hops(agents)[len(tries) :]:
         fault = tries[-1]["wrong"] if tries else None
         try:
-            return once(run, hop.agent, asked, why=hop.why, fault=fault)
+            value, call = once(run, hop.agent, asked, why=hop.why, fault=fault)
+            if again is not None:
+                _keep(run, again, call, agents[0].cache)
+            return value
         except RejectedError as rejected:
             tries.append(_try(hop.agent.name, hop.agent.model, str(rejected), rejected.said))
     raise BlockedError(_form(asked, tries))
@@ -117,6 +126,28 @@ def _kept(text: str, asked: Question[T]) -> T | None:
         return judge(asked.answer.model_validate_json(text), asked.check, None)
     except (ValidationError, RejectedError):
         return None
+
+
+# --- the cache -------------------------------------------------------------------------------------------
+
+
+def _cache_key(run: Run, agents: tuple[Agent, ...], asked: Question[Any]) -> str:
+    """The same question to the same agents, as their files stand, on behalf of the same tenant."""
+    known = [
+        run.tenant,
+        [agent.version for agent in agents],
+        asked.answer.model_json_schema(),
+        asked.about,
+    ]
+    return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _keep(run: Run, key: str, call: calls.Call, seconds: int) -> None:
+    """Keeps an answer that passed. That it is not kept, because the table is busy, is no reason to lose it."""
+    try:
+        cache.keep(key, cache.Cached(call.value or "", call.cost_micro), seconds)
+    except StafetteError as error:
+        trace.info("an answer is not kept", job_id=run.job_id, reason=error.reason)
 
 
 # --- a person ----------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from anthropic.types import OutputConfigParam
 from pydantic import BaseModel
 
 from stafette import clock, trace
-from stafette.agent import cost, failures, model, models
+from stafette.agent import cost, failures, guards, model, models
 from stafette.agent.answer import Check, RejectedError, judge, output_format, read, text_of
 from stafette.agent.definition import Agent
-from stafette.aws import calls
+from stafette.aws import cache, calls
 from stafette.core.body import whole_text
+from stafette.core.budget import Amount
 from stafette.core.errors import StafetteError
 from stafette.core.run import Run
 
@@ -37,8 +38,10 @@ class Question(Generic[T]):
     digest: str
 
 
-def once(run: Run, agent: Agent, asked: Question[T], *, why: str, fault: str | None) -> T:
-    """Makes one request and gives the value that its answer holds.
+def once(
+    run: Run, agent: Agent, asked: Question[T], *, why: str, fault: str | None
+) -> tuple[T, calls.Call]:
+    """Makes one request and gives the value that its answer holds, and the record of it.
 
     Args:
         agent: who is asked now.
@@ -62,8 +65,10 @@ def once(run: Run, agent: Agent, asked: Question[T], *, why: str, fault: str | N
         prices=models.VERSION,
         question=asked.digest,
     )
-    calls.begin(run, call)
+    sent = len(f"{agent.prompt}{asked.about}{_remark(fault)}{output}".encode(errors="replace"))
+    entered = guards.enter(run, agent.model, call.n, cost.most(sent, agent.max_tokens, billed))
     try:
+        calls.begin(run, call)
         reply = _sent(agent, asked.about, output, seconds, fault)
         call = _answered(call, reply, billed)
         try:
@@ -72,10 +77,43 @@ def once(run: Run, agent: Agent, asked: Question[T], *, why: str, fault: str | N
             rejected.said = text_of(reply.message)
             raise
     except Exception as exc:
-        _settle(run, _failed(call, exc))
+        answered = not call.usage_incomplete
+        call = _failed(call, exc)
+        _settle(run, call)
+        guards.leave(entered, _used(call), None if answered else exc)
         raise
-    _settle(run, replace(call, outcome="ok", value=value.model_dump_json()))
-    return value
+    call = replace(call, outcome="ok", value=value.model_dump_json())
+    _settle(run, call)
+    guards.leave(entered, _used(call), None)
+    return value, call
+
+
+def recall(run: Run, asked: Question[Any], agent: Agent, found: cache.Cached) -> None:
+    """Records that nothing was asked, because the answer was known."""
+    call = calls.Call(
+        n=calls.number(run),
+        agent=agent.name,
+        model=agent.model,
+        provider=model.provider(),
+        why="ask",
+        began=clock.now(),
+        prices=models.VERSION,
+        outcome="ok",
+        usage_incomplete=False,
+        question=asked.digest,
+        value=found.value,
+        cache="hit",
+        saved_micro=found.cost_micro,
+    )
+    calls.begin(run, call)
+
+
+def _used(call: calls.Call) -> Amount | None:
+    """What a call that is over has used; None when nobody knows."""
+    if call.usage_incomplete:
+        return None
+    tokens = call.input + call.output + call.cache_read + call.cache_write
+    return Amount(call.cost_micro, tokens)
 
 
 def _sent(
@@ -126,7 +164,7 @@ def _failed(call: calls.Call, exc: Exception) -> calls.Call:
         call,
         outcome=reason,
         fault=str(exc) if isinstance(exc, RejectedError) else None,
-        usage_incomplete=call.usage_incomplete and reason in failures.UNKNOWN_USAGE,
+        usage_incomplete=call.usage_incomplete and reason in {*failures.UNKNOWN_USAGE, "bug"},
         latency_ms=call.latency_ms or _since(call),
     )
 

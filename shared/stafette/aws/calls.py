@@ -36,6 +36,8 @@ class Call:
         question: tells the questions of one piece of work apart, the same in each attempt.
         fault: what is wrong with an answer that may not be used.
         value: the answer that passed, as JSON; None from the table of an older version, or if it is large.
+        cache: `hit` where nothing was asked, because the answer was known; else empty.
+        saved_micro: what that answer cost when it was asked for.
     """
 
     n: int
@@ -56,6 +58,8 @@ class Call:
     question: str = ""
     fault: str | None = None
     value: str | None = field(default=None, repr=False)
+    cache: str = ""
+    saved_micro: int = 0
 
 
 def number(run: Run) -> int:
@@ -97,6 +101,8 @@ def earlier(run: Run) -> tuple[Item, ...]:
 def _item(call: Call) -> dict[str, object]:
     """The attributes of a record: what is not known is not there, nor is a value too large for an item."""
     known = {name: value for name, value in asdict(call).items() if value is not None}
+    if not call.cache:
+        del known["cache"], known["saved_micro"]
     if len((call.value or "").encode()) > VALUE_LIMIT:
         del known["value"]
     return known
