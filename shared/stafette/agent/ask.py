@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from stafette import trace
-from stafette.agent import definition
+from stafette.agent import definition, model
 from stafette.agent.answer import REJECTED, Check, RejectedError, judge
 from stafette.agent.call import Question, once, recall
 from stafette.agent.definition import Agent
@@ -132,9 +132,10 @@ def _kept(text: str, asked: Question[T]) -> T | None:
 
 
 def _cache_key(run: Run, agents: tuple[Agent, ...], asked: Question[Any]) -> str:
-    """The same question to the same agents, as their files stand, on behalf of the same tenant."""
+    """The same question of the same tenant to the same agents, as their files stand, at the same provider."""
     known = [
         run.tenant,
+        model.provider(),
         [agent.version for agent in agents],
         asked.answer.model_json_schema(),
         asked.about,
