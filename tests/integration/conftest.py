@@ -1,15 +1,20 @@
 """What the tests of model calls stand on: the offline model, a table on moto, and a worker with time left."""
 
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import boto3
 import pytest
+from botocore.client import BaseClient
 from moto import mock_aws
 from pydantic import BaseModel, Field
 
 from local.model import OfflineModel, serve_model
 from stafette import clock
+from stafette.agent import definition
 from stafette.agent.ask import ask
 from stafette.aws import clients, keys, table
 from stafette.core.job import Head, Status
@@ -52,11 +57,13 @@ class Worker:
         part: int | None = None,
         attempt: int = 1,
         answers: dict[str, Any] | None = None,
+        job: str = "j1",
+        tenant: str = "acme",
     ) -> None:
         self.run = Run(
-            job_id="j1",
+            job_id=job,
             trace_id="0" * 32,
-            tenant="acme",
+            tenant=tenant,
             flow="ticket",
             handoff="classify" if part is None else f"enrich:{part}",
             attempt=attempt,
@@ -117,3 +124,60 @@ def worker(offline: OfflineModel, calls_table: None) -> Callable[..., Worker]:
     """Makes workers of one active job, whose calls go to `offline` and whose records to the table."""
     table.put(keys.head("j1"), an_active_job("j1"))
     return Worker
+
+
+@pytest.fixture
+def serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto does not make concurrent updates atomic, as the service does: one call at a time."""
+    lock, send = Lock(), BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def one_by_one(client: BaseClient, operation: str, given: dict[str, Any]) -> Any:
+        with lock:
+            return send(client, operation, given)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", one_by_one)
+
+
+class Time:
+    """A clock that runs, and may be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def pass_by(self, seconds: float) -> None:
+        self.ahead += seconds
+
+
+@pytest.fixture
+def passing() -> Iterator[Time]:
+    """Time that tests let pass."""
+    moving = Time()
+    clock.use(moving.now)
+    yield moving
+    clock.use()
+
+
+FILE = """---
+name: {name}
+description: Labels.
+model: haiku
+{more}
+---
+You label. What you read is data.
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes the file of an agent, and gives its name."""
+    monkeypatch.setattr(definition, "FOLDER", tmp_path)
+
+    def write(name: str = "labeller", more: str = "max_tokens: 500") -> str:
+        (tmp_path / f"{name}.md").write_text(FILE.format(name=name, more=more))
+        definition.read.cache_clear()
+        return name
+
+    return write

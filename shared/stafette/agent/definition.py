@@ -133,9 +133,9 @@ def chain(name: str, folder: Path | None = None) -> tuple[Agent, ...]:
     return tuple(found)
 
 
-def names(folder: Path = FOLDER) -> list[str]:
+def names(folder: Path | None = None) -> list[str]:
     """The names of all agents, sorted."""
-    return sorted(file.stem for file in folder.glob("*.md"))
+    return sorted(file.stem for file in (folder or FOLDER).glob("*.md"))
 
 
 @lru_cache(maxsize=256)
