@@ -2,8 +2,17 @@
 
 from rich.table import Table
 
+from cli.stack import FAILED, console, stop
 from local import show
 from stafette.agent import definition
+
+
+def agents() -> None:
+    """List the agents of this checkout. Exit code 1: a file is wrong, and which."""
+    try:
+        console().print(table())
+    except definition.DefinitionError as error:
+        stop(str(error), FAILED)
 
 
 def table() -> Table:

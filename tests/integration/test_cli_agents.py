@@ -21,7 +21,6 @@ def test_agents_that_ship_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.md").write_text(FILE.format(more="fallback: nobody"))
     monkeypatch.setattr(definition, "FOLDER", tmp_path)
-    monkeypatch.setattr(definition.names, "__defaults__", (tmp_path,))
     told = CliRunner().invoke(app, ["agents"])
     assert told.exit_code == 1
     assert "agents/a.md: fallback: there is no agent nobody" in " ".join(told.output.split())
