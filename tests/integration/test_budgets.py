@@ -16,11 +16,14 @@ from stafette.core.budget import Amount
 from stafette.core.errors import (
     BlockedError,
     PermanentError,
+    RefusedError,
     StafetteError,
     ThrottledError,
     TransientError,
 )
+from stafette.core.messages import Request, read_request
 from stafette.core.run import Run
+from stafette.relay.intake import new_head
 
 Make = Callable[..., Any]
 LABEL = json.dumps({"category": "card", "urgency": "high", "confidence": 0.9, "reason": "stolen"})
@@ -280,3 +283,30 @@ def test_nothing_is_asked_for_a_job_that_is_not_active(
     with pytest.raises(kind) as refused:
         asking.ask()
     assert (refused.value.reason, offline.calls, asking.calls()) == (reason, 0, [])
+
+
+def test_request_may_give_its_job_a_budget_of_its_own(
+    worker: Make, offline: OfflineModel, dear: str
+) -> None:
+    request = Request.model_validate(
+        {"input": {}, "request_id": "r", "budget": {"usd": 0.61, "tokens": 50_000}}
+    )
+    head = new_head(request, "m", "route", 0.0)
+    assert (head.cap_micro, head.cap_tokens) == (610_000, 50_000)
+    table.update(keys.head("j1"), sets={"cap_micro": head.cap_micro})
+    offline.script(costs())
+    asking = worker()
+    asking.ask("one", agent=dear)
+    offline.script(costs())
+    asking.ask("two", agent=dear)
+    with pytest.raises(BlockedError) as stopped:
+        asking.ask("three", agent=dear)
+    assert stopped.value.form.facts["cap"] == 0.61
+
+
+@pytest.mark.parametrize(
+    "budget", [{"usd": -1}, {"usd": "1"}, {"tokens": 1.5}, {"dollars": 1}, 5], ids=str
+)
+def test_budget_of_a_request_that_is_none_is_refused_by_its_field(budget: Any) -> None:
+    with pytest.raises(RefusedError, match="budget"):
+        read_request({"v": 1, "kind": "request", "input": {}, "budget": budget})

@@ -15,7 +15,7 @@ from local.model_answers import answer
 from stafette.agent import guards
 from stafette.aws import calls, keys, table
 from stafette.core.budget import Amount
-from stafette.core.errors import ThrottledError
+from stafette.core.errors import BlockedError, ThrottledError
 from tests.support import running_stack
 
 Make = Callable[..., Any]
@@ -193,6 +193,20 @@ def test_breaker_opens_again_when_the_one_that_tries_is_overloaded_too(
     assert model()["not_before"] + 40 > passing.now() - 1
 
 
+def test_call_that_no_budget_bears_says_nothing_of_how_the_model_is(
+    worker: Make, offline: OfflineModel, passing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offline.script(*[error(529, "overloaded_error")] * 3)
+    for n in range(3):
+        with pytest.raises(ThrottledError, match="529"):
+            worker(part=n).ask()
+    passing.pass_by(60)
+    monkeypatch.setenv("JOB_BUDGET_USD", "0.00001")
+    with pytest.raises(BlockedError):
+        worker(part=4).ask()
+    assert model()["overloads"] == 3
+
+
 def test_tenant_that_waits_gets_a_slot_before_the_one_that_holds_most_gets_another(
     worker: Make, offline: OfflineModel, calls_table: None
 ) -> None:
@@ -214,7 +228,7 @@ def test_refused_for_want_of_budget_gives_the_slot_back(
     worker: Make, offline: OfflineModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOB_BUDGET_USD", "0.00001")
-    with pytest.raises(Exception, match="used up"):
+    with pytest.raises(BlockedError):
         worker().ask()
     assert taken() == []
 

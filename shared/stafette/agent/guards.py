@@ -26,7 +26,7 @@ from stafette.core.errors import (
     TransientError,
 )
 from stafette.core.form import Form
-from stafette.core.job import Status
+from stafette.core.job import Head, Status
 from stafette.core.limit import Later, Limits, Who
 from stafette.core.run import Run
 
@@ -61,20 +61,22 @@ def enter(run: Run, model: str, n: int, need: Amount) -> Entered:
         BlockedError: a budget is used up, and a person may raise it.
         PermanentError: `budget_exhausted`: a person did not.
     """
-    _check_active(run)
+    head = _active(run)
     holder = _short(run.job_id, run.handoff, str(run.attempt), str(n))
     slot = _slot(run, model, holder, need.tokens)
     reserved: list[Reserved] = []
     try:
-        for budget in _budgets(run):
+        for budget in _budgets(run, head):
             reserved.append(_reserve(run, budget, holder, need))
     except StafetteError:
-        leave(Entered(slot, tuple(reserved)), Amount(), None)
+        leave(Entered(slot, tuple(reserved)), Amount(), None, sent=False)
         raise
     return Entered(slot, tuple(reserved))
 
 
-def leave(entered: Entered, used: Amount | None, error: Exception | None) -> None:
+def leave(
+    entered: Entered, used: Amount | None, error: Exception | None, *, sent: bool = True
+) -> None:
     """Settles what a call held.
 
     A guard that cannot be settled now, because the table is busy, is settled by the clock: in full.
@@ -82,6 +84,7 @@ def leave(entered: Entered, used: Amount | None, error: Exception | None) -> Non
     Args:
         used: None when nobody knows: then all that was reserved.
         error: what came of the call, if no answer.
+        sent: whether the model was asked at all: else nothing is known of how it is.
     """
     for reserved in entered.reserved:
         _quietly(partial(budgets.settle, reserved, used or reserved.amount))
@@ -91,7 +94,7 @@ def leave(entered: Entered, used: Amount | None, error: Exception | None) -> Non
             entered.slot,
             used.tokens if used else entered.slot.tokens,
             clock.now(),
-            answered=error is None or not isinstance(error, TransientError),
+            answered=sent and not isinstance(error, TransientError),
             wait=error.wait if isinstance(error, ThrottledError) else None,
             overloaded=overloaded,
         )
@@ -105,12 +108,13 @@ def _quietly(write: Callable[[], None]) -> None:
         trace.info("a guard of a model call is left to the clock", reason=error.reason)
 
 
-def _check_active(run: Run) -> None:
+def _active(run: Run) -> Head:
     head = store.head(run.job_id)
     if head is not None and head.status is Status.BLOCKED:
         raise ThrottledError("the job waits for a person", wait=_BLOCKED, reason="job_blocked")
     if head is None or head.status is not Status.ACTIVE:
         raise NotActiveError
+    return head
 
 
 # --- the model ---------------------------------------------------------------------------------------------
@@ -143,9 +147,14 @@ class _Budget:
     cap: Amount
 
 
-def _budgets(run: Run) -> list[_Budget]:
+def _budgets(run: Run, head: Head) -> list[_Budget]:
     """The budgets that a call is paid from. A tenant without a cap is not counted."""
-    found = [_Budget("job", keys.budget(run.job_id), Amount(*settings.job_budget()))]
+    micro, tokens = settings.job_budget()
+    own = Amount(
+        micro if head.cap_micro is None else head.cap_micro,
+        tokens if head.cap_tokens is None else head.cap_tokens,
+    )
+    found = [_Budget("job", keys.budget(run.job_id), own)]
     tenant = Amount(*settings.tenant_budget())
     if tenant != Amount():
         month = datetime.fromtimestamp(clock.now(), UTC).strftime("%Y-%m")
