@@ -33,7 +33,7 @@ from stafette.core.messages import job_id
 ROOT = Path(__file__).resolve().parent.parent
 STACK = "stafette-dev"
 _TICKET = ROOT / "events" / "ticket.json"
-_COMMANDS = re.compile(r"^```sh aws\n(.*?)^```", re.M | re.S)
+_COMMANDS = re.compile(r"^```sh (aws[^\n]*)\n(.*?)^```", re.M | re.S)
 _RECORDS = 12
 # Seconds.
 _COMMAND_ENDS_WITHIN = 300
@@ -127,16 +127,15 @@ def copy_tree(deployment: Deployment) -> str:
     return "a copy of this tree, and the secret with a key"
 
 
-def commands() -> list[str]:
-    """The command lines of the README's deploy section."""
-    found = _COMMANDS.search((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert found, "the README has no deploy section"
-    return [line for line in found[1].splitlines() if line]
+def commands(block: str) -> list[str]:
+    """The command lines of a block of the README's deploy section: `aws`, `aws later`."""
+    found = dict(_COMMANDS.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    return [line for line in found[block].splitlines() if line]
 
 
 def run_command(deployment: Deployment, command: str) -> str:
     """One command of the README. What `sam deploy --guided` asks is answered by parameter, else with Enter."""
-    if not command.startswith("sam deploy"):
+    if not command.startswith("sam deploy --guided"):
         return _last_line(deployment.run(command))
     names = re.findall(
         r"^  (\w+):\n    Type:", _section(deployment.tree / "template.yaml", "Parameters"), re.M
@@ -144,13 +143,9 @@ def run_command(deployment: Deployment, command: str) -> str:
     answers = ["", "", *(deployment.parameters.get(name, "") for name in names), *[""] * 10]
     deployment.run(command, "\n".join(answers))
     make_up_for_differences(STACK, deployment.tree / "template.yaml")
-    described = boto3.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"][0]
-    deployment.outputs = {
-        each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", [])
-    }
-    given = {each["ParameterKey"]: each["ParameterValue"] for each in described["Parameters"]}
+    given, deployment.outputs = _described()
     _must(deployment.parameters.items() <= given.items(), f"parameters are {given}")
-    return f"{described['StackStatus']}, {len(deployment.outputs)} outputs"
+    return f"deployed, {len(deployment.outputs)} outputs"
 
 
 def _section(path: Path, name: str) -> str:
@@ -266,6 +261,53 @@ def _check_once(deployment: Deployment, told: dict[str, Any]) -> None:
     _must(len(notices) == 1, f"{len(notices)} notices of the end of {job}")
 
 
+def changed(deployment: Deployment, command: str) -> str:
+    """Another deploy, of a stack with jobs in it: what holds data is what it was, and the parameters given before
+    stand."""
+    before = _described()
+    deployment.run(command)
+    make_up_for_differences(STACK, deployment.tree / "template.yaml")
+    after = _described()
+    name, _, value = command.rpartition(" ")[2].partition("=")
+    _must(after[0] == before[0] | {name: value}, f"parameters are {after[0]}")
+    kept = {each: after[1][each] for each in ("TableName", "BucketName", "IntakeQueueUrl")}
+    _must(kept.items() <= before[1].items(), f"the outputs were {before[1]} and are {after[1]}")
+    said = deployment.run(".venv/bin/stafette send events/ticket.json --wait")
+    _must("1 done" in said, said)
+    return f"{name} is {value}; table, bucket and queues as before; the job of before is there"
+
+
+def deleted(deployment: Deployment, command: str) -> str:
+    """The stack is gone, the table and the bucket are not, nor what is in them."""
+    job = job_id(*(json.loads(_TICKET.read_text())[name] for name in ("tenant", "request_id")), "")
+    deployment.run(command, "y\n" * 4)
+    stacks = boto3.client("cloudformation").list_stacks()["StackSummaries"]
+    left = [each["StackStatus"] for each in stacks if each["StackName"] == STACK]
+    _must(set(left) <= {"DELETE_COMPLETE"}, f"the stack is {left}")
+    functions = boto3.client("lambda").list_functions()["Functions"]
+    queues = boto3.client("sqs").list_queues(QueueNamePrefix=STACK).get("QueueUrls", [])
+    _must(not functions and not queues, f"left: {functions} {queues}")
+    head = boto3.client("dynamodb").get_item(
+        TableName=deployment.outputs["TableName"],
+        Key={"pk": {"S": f"JOB#{job}"}, "sk": {"S": "JOB"}},
+    )["Item"]
+    _must(head["status"]["S"] == "done", f"the job is {head}")
+    objects = boto3.client("s3").list_objects_v2(Bucket=deployment.outputs["BucketName"])
+    _must(objects["KeyCount"] > 0, "the bucket is empty")
+    return (
+        f"no function, no queue; the table with the job and {objects['KeyCount']} objects are left"
+    )
+
+
+def _described() -> tuple[dict[str, str], dict[str, str]]:
+    """Parameters and outputs of the stack."""
+    [stack] = boto3.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"]
+    return (
+        {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]},
+        {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])},
+    )
+
+
 def listen(deployment: Deployment) -> str:
     """A queue behind the topic, to hear of jobs that ended."""
     sqs, topic = boto3.client("sqs"), deployment.outputs["TopicArn"]
@@ -379,7 +421,7 @@ def run(steps: Steps, place: Path, patient: bool) -> None:
         stack.enter_context(patch("boto3.DEFAULT_SESSION", None))
         deployment = Deployment(aws, model, place)
         steps.do("clone", lambda: copy_tree(deployment))
-        for command in commands():
+        for command in commands("aws"):
             steps.do(command, lambda command=command: run_command(deployment, command))  # type: ignore[misc]
         steps.do("subscribe", lambda: listen(deployment))
         steps.do("first ticket", lambda: first_ticket(deployment))
@@ -387,6 +429,9 @@ def run(steps: Steps, place: Path, patient: bool) -> None:
         steps.do("worker killed", lambda: killed_worker(deployment, patient))
         doctor = ".venv/bin/stafette doctor --no-ticket"
         steps.do(doctor, lambda: _last_line(deployment.run(doctor)))
+        change, delete = commands("aws later")
+        steps.do(change, lambda: changed(deployment, change))
+        steps.do(delete, lambda: deleted(deployment, delete))
 
 
 def _interrupt(*_: object) -> None:
