@@ -3,12 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal
 
 import boto3
 import pytest
-from botocore.client import BaseClient
 from moto import mock_aws
 from pydantic import BaseModel, Field
 
@@ -124,18 +122,6 @@ def worker(offline: OfflineModel, calls_table: None) -> Callable[..., Worker]:
     """Makes workers of one active job, whose calls go to `offline` and whose records to the table."""
     table.put(keys.head("j1"), an_active_job("j1"))
     return Worker
-
-
-@pytest.fixture
-def serial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """moto does not make concurrent updates atomic, as the service does: one call at a time."""
-    lock, send = Lock(), BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def one_by_one(client: BaseClient, operation: str, given: dict[str, Any]) -> Any:
-        with lock:
-            return send(client, operation, given)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", one_by_one)
 
 
 class Time:

@@ -1,16 +1,13 @@
 """Budgets: reserved before a call, settled after it, and a person is asked when they are used up."""
 
 import json
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from local.model import HangUpError, OfflineModel, Response, error, says
-from local.model_answers import message
-from stafette.agent import definition, guards, models
+from stafette.agent import guards, models
 from stafette.aws import keys, table
 from stafette.core.budget import Amount
 from stafette.core.errors import (
@@ -109,47 +106,6 @@ def test_budget_that_a_person_does_not_raise_ends_the_work(
     with pytest.raises(PermanentError) as ended:
         four_steps(worker(attempt=2, answers={stopped.value.form.name: {"cap_usd": cap}}), dear)
     assert (ended.value.reason, offline.calls) == ("budget_exhausted", 3)
-
-
-def test_a_hundred_parts_at_once_overshoot_by_nothing(
-    worker: Make, offline: OfflineModel, dear: str, serial: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODEL_CONCURRENT", "100")
-    # Each may cost $0.0175 or so, and costs $0.015.
-    dear_file = "max_tokens: 1000"
-    (definition.FOLDER / "part.md").write_text(
-        (definition.FOLDER / "dear.md")
-        .read_text()
-        .replace("dear", "part")
-        .replace("max_tokens: 20000", dear_file)
-    )
-
-    def bill(request: Any) -> Response:
-        usage = {"input_tokens": 0, "output_tokens": 1000}
-        return Response({**message(request, LABEL), "usage": usage})
-
-    offline.script(*[bill] * 100)
-
-    def part(n: int) -> str:
-        for _ in range(200):
-            try:
-                worker(part=n).ask(f"Part {n}", agent="part")
-            except ThrottledError:
-                time.sleep(0.05)
-                continue
-            except BlockedError:
-                return "blocked"
-            return "done"
-        return "waits"
-
-    with ThreadPoolExecutor(100) as pool:
-        outcomes = list(pool.map(part, range(100)))
-    spent = offline.calls * 15_000
-    assert set(outcomes) == {"done", "blocked"}
-    assert spent == booked() <= DOLLAR
-    assert spent > 0.97 * DOLLAR  # and no room is left for another
-    assert outcomes.count("done") == offline.calls
-    offline.forget()
 
 
 NEED = Amount(400_000, 10)

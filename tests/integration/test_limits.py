@@ -2,9 +2,7 @@
 
 import json
 import random
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
@@ -13,32 +11,15 @@ import pytest
 from local.model import OfflineModel, Response, error
 from local.model_answers import answer
 from stafette.agent import guards
-from stafette.aws import calls, keys, table
+from stafette.aws import keys, table
 from stafette.core.budget import Amount
 from stafette.core.errors import BlockedError, ThrottledError
+from tests.integration.conftest import an_active_job
 from tests.support import running_stack
 
 Make = Callable[..., Any]
 HAIKU = "claude-haiku-5-5"
 NEED = Amount(100, 1000)
-
-
-class KilledError(BaseException):
-    """The process of a worker ended."""
-
-
-class AtOnce:
-    """Counts the calls that are at the model at the same time."""
-
-    def __init__(self, offline: OfflineModel) -> None:
-        self.now = self.most = 0
-        self._lock = Lock()
-        offline.observe(self._see)
-
-    def _see(self, phase: str, request: Any) -> None:
-        with self._lock:
-            self.now += 1 if phase == "before" else -1
-            self.most = max(self.most, self.now)
 
 
 def model() -> dict[str, Any]:
@@ -47,50 +28,6 @@ def model() -> dict[str, Any]:
 
 def taken() -> list[str]:
     return [name for name in model() if name[0] == "s" and name[1:].isdigit()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 10], ids=["all-live", "every-fifth-killed"])
-def test_fifty_workers_make_never_more_than_five_calls_at_once(
-    worker: Make,
-    offline: OfflineModel,
-    serial: None,
-    passing: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    killed: int,
-) -> None:
-    offline.latency = 0.05
-    at_once, dead, settle = AtOnce(offline), [], calls.settle
-
-    def die_or_settle(run: Any, call: Any) -> None:
-        # After its answer, before anything that it holds is given back.
-        if run.part % 5 == 0 and len(dead) < killed:
-            dead.append(run.part)
-            raise KilledError
-        settle(run, call)
-
-    monkeypatch.setattr(calls, "settle", die_or_settle)
-
-    def work(n: int) -> str:
-        for _ in range(1000):
-            try:
-                worker(part=n).ask(f"Part {n}")
-            except ThrottledError:
-                time.sleep(0.05)
-                if dead:
-                    passing.pass_by(0.1)  # the invocations of the dead are over some time
-                continue
-            except KilledError:
-                return "killed"
-            return "done"
-        return "waits"
-
-    with ThreadPoolExecutor(50) as pool:
-        outcomes = list(pool.map(work, range(50)))
-    assert outcomes.count("killed") == len(dead) == killed
-    assert outcomes.count("done") == 50 - killed
-    assert offline.calls == 50
-    assert 2 <= at_once.most <= 5
 
 
 def test_slot_of_the_dead_is_free_when_its_invocation_is_over(
@@ -210,7 +147,7 @@ def test_call_that_no_budget_bears_says_nothing_of_how_the_model_is(
 def test_tenant_that_waits_gets_a_slot_before_the_one_that_holds_most_gets_another(
     worker: Make, offline: OfflineModel, calls_table: None
 ) -> None:
-    table.put(keys.head("k1"), {**(table.get(keys.head("j1")) or {}), "job_id": "k1"})
+    table.put(keys.head("k1"), an_active_job("k1"))
     held = [guards.enter(worker(part=n).run, HAIKU, 1, NEED) for n in range(5)]
     other = worker(job="k1", tenant="umbrella").run
     with pytest.raises(ThrottledError):
