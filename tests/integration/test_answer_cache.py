@@ -66,7 +66,8 @@ def test_other_tenant_other_input_other_file_are_other_questions(
     worker: Make, offline: OfflineModel, agent: Callable[..., str]
 ) -> None:
     name = agent(more=HOUR)
-    table.put(keys.head("k1"), {**(table.get(keys.head("j1")) or {}), "job_id": "k1"})
+    pk, sk = keys.head("k1")
+    table.put((pk, sk), {**(table.get(keys.head("j1")) or {}), "pk": pk, "sk": sk, "job_id": "k1"})
     worker(part=1).ask("a", agent=name)
     worker(part=2).ask("b", agent=name)
     worker(job="k1", tenant="umbrella").ask("a", agent=name)
