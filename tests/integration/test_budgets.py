@@ -21,6 +21,7 @@ from stafette.core.errors import (
 from stafette.core.messages import Request, read_request
 from stafette.core.run import Run
 from stafette.relay.intake import new_head
+from tests.integration.conftest import an_active_job
 
 Make = Callable[..., Any]
 LABEL = json.dumps({"category": "card", "urgency": "high", "confidence": 0.9, "reason": "stolen"})
@@ -201,9 +202,7 @@ def test_tokens_have_a_cap_of_their_own(
 def test_tenant_has_a_budget_over_all_of_its_jobs_and_a_month(
     worker: Make, offline: OfflineModel, dear: str, monkeypatch: pytest.MonkeyPatch, passing: Any
 ) -> None:
-    table.put(
-        keys.head("j2"), {**(table.get(keys.head("j1")) or {}), "job_id": "j2", "pk": "JOB#j2"}
-    )
+    table.put(keys.head("j2"), an_active_job("j2"))
     monkeypatch.setenv("TENANT_BUDGET_USD", "0.70")
     offline.script(costs(), costs())
     for job in ("j1", "j2"):
