@@ -252,6 +252,8 @@ def test_a_head_stays_under_a_kilobyte_with_everything_that_it_can_hold() -> Non
         moved=moment,
         deadline=moment,
         due=moment,
+        cap_micro=10**12,
+        cap_tokens=10**12,
     )
     item = head.model_dump(exclude_none=True, mode="json") | {
         "pk": f"JOB#{head.job_id}",
