@@ -285,18 +285,18 @@ def job_of(request_id: str, tenant: str = "acme") -> str:
 
 
 def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None = None) -> None:
-    """Puts the rules of the offline model in the place of the provider, without HTTP and without records of calls.
+    """Puts the rules of the offline model in the place of the provider, without HTTP, guards and records of calls.
 
     `rule` is shown each request and may raise.
     """
 
-    def send(agent: Agent, messages: list[Any], *, seconds: float, output: Any = None) -> Reply:
+    def send(agent: Agent, messages: list[Any], **given: Any) -> Reply:
         request = {
             "model": agent.model,
             "max_tokens": agent.max_tokens,
             "system": agent.prompt,
             "messages": messages,
-            "output_config": output,
+            "output_config": given.get("output"),
         }
         if rule is not None:
             rule(request)
@@ -305,6 +305,8 @@ def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None =
     patch.setattr("stafette.agent.model.send", send)
     for name in ("begin", "settle"):
         patch.setattr(f"stafette.aws.calls.{name}", lambda run, call: None)
+    for name in ("enter", "leave"):
+        patch.setattr(f"stafette.agent.guards.{name}", lambda *given: None)
 
 
 @contextmanager

@@ -61,6 +61,7 @@ class Head(Lease):
         generation: raised when a failed job is reopened: what was sent before is then too old.
         moved: when it came to this stage.
         ended: when it failed or was cancelled.
+        cap_micro, cap_tokens: what it may spend on models, where its request says so.
     """
 
     v: int = VERSION
@@ -85,6 +86,8 @@ class Head(Lease):
     deadline: float
     due: float | None = None
     look: float = FIRST_LOOK
+    cap_micro: int | None = None
+    cap_tokens: int | None = None
 
     @property
     def trace_id(self) -> str:
