@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check prove build local deploy-local lock clean
+.PHONY: demo test check prove bench build local deploy-local lock clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: requirements-dev.txt pyproject.toml
@@ -33,6 +33,10 @@ check: $(VENV)/.installed
 prove: $(VENV)/.installed
 	$(BIN)/stafette prove $(ARGS)
 
+# Figures at size, as tables: a fan-out of 10,000 parts, 10,000 effects in doubt, killed workers. ARGS=effects: that one.
+bench: $(VENV)/.installed
+	$(BIN)/python -m tests.bench $(ARGS)
+
 # What deploys: `sam build` for a processor and a Python, then a check that every part of it fits them. SAM is no
 # dependency of this project: any SAM CLI will do. $(RUNTIME) has to be on the PATH.
 SAM ?= sam
@@ -44,9 +48,10 @@ build: $(VENV)/.installed
 	$(SAM) build --parameter-overrides Architecture=$(ARCHITECTURE) Runtime=$(RUNTIME)
 	$(BIN)/python -m local.built Architecture=$(ARCHITECTURE) Runtime=$(RUNTIME)
 
-# Keeps one machine running, with an HTTP endpoint that any SQS client can send to.
+# Keeps one machine running, with an HTTP endpoint that any SQS client can send to. ARGS="--processes 8" runs its
+# functions in eight processes of their own, which may be killed.
 local: $(VENV)/.installed
-	$(BIN)/python -m local.serve
+	$(BIN)/python -m local.serve $(ARGS)
 
 # The README's deploy section on this machine: SAM CLI and an AWS emulator that runs the functions as processes, each
 # in an environment of its own. A worker is killed in the middle of a job. ARGUMENTS=--patient leaves time-outs alone.

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import dead, doctor, forms, inbox, jobs, prove, read
+from cli import agents, dead, doctor, forms, inbox, jobs, prove, read
 from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
@@ -24,6 +24,7 @@ app = typer.Typer(
     help="Multi-agent work as queue jobs, on the stack that `make local` runs or on a deployed one.",
 )
 app.add_typer(dead.app, name="dead")
+app.command()(agents.agents)
 app.command()(doctor.doctor)
 app.command()(forms.forms)
 app.command()(forms.answer)

@@ -6,19 +6,24 @@
   one of its own), a moved message names the queue it came from, and what outlived its retention is gone.
 * An old receipt handle deletes nothing: the message belongs to whoever received it last.
 * What is stored can be saved and put back, so that a run can be taken up again in the middle.
+* What it works out anew for every call, though it is always the same, is remembered: a third of its time.
+* An answer is written from what it holds: moto looks for every field that it could hold, under six names each.
 """
 
 import datetime as dt
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import botocore.endpoint
 import moto.core.utils
 import moto.dynamodb.models.table
 import moto.s3.models
@@ -26,7 +31,12 @@ import moto.sns.models
 import moto.sqs.models
 from moto import mock_aws
 from moto.core.models import botocore_stubber
+from moto.core.serialize import BaseJSONSerializer, ResponseSerializer
 from moto.dynamodb.models import dynamodb_backends
+from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.models.table import Table as MotoTable
+from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser
+from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.s3.models import s3_backends
 from moto.sqs.exceptions import ReceiptHandleIsInvalid
 from moto.sqs.models import Message, SQSBackend, sqs_backends
@@ -47,6 +57,12 @@ _POWERTOOLS = (
 )
 
 
+# Attributes of an item that are stored as they are sent.
+_AS_SENT = frozenset(("S", "N", "BOOL", "NULL", "SS", "NS"))
+Answer = tuple[int, Mapping[str, str], str | bytes] | None
+Process = Callable[[Any], Answer]
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A message that is still on a queue."""
@@ -59,19 +75,26 @@ class Waiting:
 
 
 class Backend:
-    """moto within this process. `changed` tells that a message came or changed its visibility."""
+    """moto within this process.
+
+    Attributes:
+        changed: tells that a message came or changed its visibility.
+        between: answers what botocore sends, in the place of moto, which it is handed with the request; it may raise
+            what botocore raises of a connection.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self.between: Callable[[Process, Any], Answer] | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Starts moto empty, and at the end leaves nothing behind."""
         with ExitStack() as stack:
             stack.enter_context(mock_aws())
-            for target, name, value in self._replacements():
+            for target, name, value in (*self._replacements(), *self._quicker()):
                 stack.enter_context(patch.object(target, name, value))
             yield
 
@@ -141,7 +164,22 @@ class Backend:
                 for m in self._queue(queue)._messages
             ]
 
+    def items(self, table: str, pk: str | None = None) -> list[dict[str, Any]]:
+        """The items of a table, or of one of its partitions, in order: without a call, which is slow."""
+        with self.lock:
+            partitions = self._tables()[table].items
+            held = partitions.values() if pk is None else [partitions.get(_text(pk), {})]
+            found = [item.to_json()["Attributes"] for items in held for item in items.values()]
+        return sorted(found, key=lambda item: (item["pk"]["S"], item["sk"]["S"]))
+
     # --- what is stored, as a whole ----------------------------------------------------------------------------------
+
+    def item(self, table: str, pk: str, sk: str) -> dict[str, Any] | None:
+        """One item as it would be sent, without a call."""
+        with self.lock:
+            partition = self._tables()[table].items.get(DynamoType({"S": pk}), {})
+            found = partition.get(DynamoType({"S": sk}))
+            return None if found is None else found.to_json()["Attributes"]
 
     def save(self) -> bytes:
         """What tables, queues and buckets hold."""
@@ -189,6 +227,42 @@ class Backend:
 
     # --- what is put in moto's place -----------------------------------------------------------------------------
 
+    @staticmethod
+    def _quicker() -> Iterator[tuple[Any, str, Any]]:
+        """For what moto does with every call, and need not."""
+        make, nodes = UpdateExpressionParser.make, DepthFirstTraverser.nodes_to_be_processed
+        structure, query = ResponseSerializer._serialize_type_structure, MotoTable.query
+
+        def as_sent(serializer: Any, into: Any, value: Any, shape: Any, key: str) -> None:
+            # Else each attribute is asked for each type of DynamoDB, in every spelling.
+            if key and shape.name == "AttributeValue" and value.keys() <= _AS_SENT:
+                serializer._default_serialize(into, value, shape, key)
+            else:
+                structure(serializer, into, value, shape, key)
+
+        def in_partition(table: Any, hash_key: Any, *given: Any, **more: Any) -> Any:
+            # Else all items of the table are sorted for each query.
+            call = signature(query).bind(table, hash_key, *given, **more)
+            if call.arguments.get("index_name"):
+                return query(*call.args, **call.kwargs)
+            whole = table.items
+            table.items = {hash_key: whole.get(hash_key, {})}
+            try:
+                return query(*call.args, **call.kwargs)
+            finally:
+                table.items = whole
+
+        def nodes_once(traverser: Any) -> Any:
+            if "_nodes" not in traverser.__dict__:
+                traverser._nodes = nodes(traverser)
+            return traverser._nodes
+
+        # The tree that a text comes to is only read: moto copies it before it is worked on.
+        yield UpdateExpressionParser, "make", staticmethod(lru_cache(maxsize=1_000)(make))
+        yield MotoTable, "query", in_partition
+        yield DepthFirstTraverser, "nodes_to_be_processed", nodes_once
+        yield ResponseSerializer, "_serialize_type_structure", as_sent
+
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         process, receive, add = (
             botocore_stubber.process_request,
@@ -200,7 +274,7 @@ class Backend:
 
         def one_at_a_time(request: Any) -> Any:
             with self.lock:
-                return process(request)
+                return self.between(process, request) if self.between else process(request)
 
         def settled_receive(
             sqs: SQSBackend,
@@ -227,9 +301,11 @@ class Backend:
             self.changed.notify_all()
 
         yield botocore_stubber, "process_request", one_at_a_time
+        yield BaseJSONSerializer, "_serialize_type_structure", _what_is_there
         for module in _CLOCKS:
             yield module, "utcnow", lambda: naive_utc(self.clock.now())
         if not real:
+            yield botocore.endpoint, "time", SimpleNamespace(sleep=self.clock.sleep)
             for name in _POWERTOOLS:
                 yield import_module(name), "dt", _datetime_on(self.clock)
         yield moto.sqs.models, "unix_time", self.clock.now
@@ -241,6 +317,27 @@ class Backend:
         yield MotoQueue, "delete_message", _delete
         # A long poll lets go of the lock while it waits.
         yield MotoQueue, "wait_for_messages", lambda _, timeout: self.changed.wait(timeout)
+
+
+def _text(value: str) -> DynamoType:
+    return DynamoType({"S": value})
+
+
+_every_field = BaseJSONSerializer._serialize_type_structure
+
+
+def _what_is_there(
+    serializer: BaseJSONSerializer, serialized: Any, value: Any, shape: Any, key: str
+) -> None:
+    """As moto's, which took a quarter of the time of all calls to find ten of eleven fields of a value absent."""
+    if not key or type(value) is not dict or not shape.members.keys() >= value.keys():
+        _every_field(serializer, serialized, value, shape, key)
+        return
+    found: Any = serializer.MAP_TYPE()
+    for name, held in value.items():
+        if held is not None:
+            serializer._serialize(found, held, shape.members[name], name)
+    serializer._default_serialize(serialized, found, shape, key)
 
 
 def _datetime_on(clock: Clock) -> SimpleNamespace:

@@ -26,6 +26,7 @@ from local.calls import Call, Calls, Observer
 from local.clock import Clock, RealClock, VirtualClock
 from local.functions import Functions, LambdaContext, Outcome
 from local.invocation import environments_apart
+from local.processes import Processes
 from local.template import ACCOUNT, REGION, Function, Queue, Schedule, Template, load
 from local.threads import Threads
 from stafette import clock as library_clock
@@ -93,6 +94,7 @@ class Machine:
             for source in self.template.sources
         ]
         self.due: dict[str, float] = {}
+        self.processes: Processes | None = None  # where functions run, if not in this one
         self._calls = Calls(keep)
         self._turn = 0
         self._threads: Threads | None = None
@@ -240,7 +242,7 @@ class Machine:
         return self._invoke(self.template.functions[schedule.function], event)
 
     def _invoke(self, function: Function, event: Any) -> Outcome:
-        outcome = self.functions.invoke(function, event)
+        outcome = (self.processes or self.functions).invoke(function, event)
         self.outcomes.append(outcome)
         return outcome
 

@@ -33,6 +33,8 @@ class Response:
         body: a message is streamed when the request asks for that; bytes go out as they are.
         delay: seconds before it goes out, besides the server's latency.
         breaks: the type of an error that breaks off a stream after its first piece, with the status sent long ago.
+        ends: how a stream comes to no end: `early`, the connection is lost in the middle; `quietly`, it stops after its
+            first piece as if that were all; `silent`, nothing more comes and the connection stays open.
     """
 
     body: Json | bytes
@@ -40,6 +42,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
     delay: float = 0.0
     breaks: str | None = None
+    ends: Literal["early", "quietly", "silent"] | None = None
 
 
 Step = Response | Callable[[Json], "Response | Json"]
@@ -51,6 +54,11 @@ def error(
     """An error of the API, for a script: `error(429, "rate_limit_error", {"retry-after": "2"})`."""
     fault = {"type": kind, "message": f"{kind} {NOTE}", **details}
     return Response({"type": "error", "error": fault}, status, headers or {})
+
+
+def thinks(thought: str) -> Json:
+    """A block of thinking for the content of a message, signed as the provider's are."""
+    return {"type": "thinking", "thinking": thought, "signature": f"offline-{len(thought)}"}
 
 
 def says(content: str | list[Json], stop_reason: str = "end_turn", **fields: Any) -> Step:
@@ -90,6 +98,11 @@ class OfflineModel(ThreadingHTTPServer):
         """What the next requests get, in order. After that the rules answer again."""
         with self._lock:
             self._steps.extend(steps)
+
+    def forget(self) -> None:
+        """Takes back the steps that no request has come for."""
+        with self._lock:
+            self._steps.clear()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Shows each request to `observer` before it is looked at and when its answer is made, before that leaves.
@@ -183,7 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
         body, kind = response.body, "application/json"
         if isinstance(body, dict):
             if stream and body.get("type") == "message":
-                kind, body = "text/event-stream", b"".join(_events(body, response.breaks))
+                kind, events = "text/event-stream", list(_events(body, response.breaks))
+                body = b"".join(events[:3] if response.ends == "quietly" else events)
             else:
                 body = json.dumps(body).encode()
         headers = {
@@ -197,6 +211,13 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
+        if stream and response.ends in ("early", "silent"):
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            if response.ends == "silent":
+                self.server.closing.wait()
+            self.close_connection = True
+            return
         self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
@@ -207,22 +228,41 @@ def _by_rules(request: Json) -> Response:
     return Response(answer(request))
 
 
+# How a block is streamed: what it starts without, the type and field of its pieces, and all of them.
+_PIECES: Mapping[str, Callable[[Json], tuple[Json, str, str, str]]] = {
+    "text": lambda block: ({"text": ""}, "text_delta", "text", block["text"]),
+    "tool_use": lambda block: (
+        {"input": {}},
+        "input_json_delta",
+        "partial_json",
+        json.dumps(block["input"]),
+    ),
+    "thinking": lambda block: (
+        {"thinking": "", "signature": ""},
+        "thinking_delta",
+        "thinking",
+        block["thinking"],
+    ),
+    "redacted_thinking": lambda _: ({}, "", "", ""),
+}
+
+
 def _events(message: Json, breaks: str | None) -> Iterator[bytes]:
     """A message as server-sent events."""
     empty = {**message, "content": [], "stop_reason": None}
     yield _event("message_start", message=empty)
     for index, block in enumerate(message["content"]):
-        is_text = block["type"] == "text"
-        start = {**block, "text": ""} if is_text else {**block, "input": {}}
-        yield _event("content_block_start", index=index, content_block=start)
-        whole = block["text"] if is_text else json.dumps(block["input"])
-        kind, name = ("text_delta", "text") if is_text else ("input_json_delta", "partial_json")
+        field, kind, name, whole = _PIECES[block["type"]](block)
+        yield _event("content_block_start", index=index, content_block={**block, **field})
         for at in range(0, len(whole), 40):
             piece = {"type": kind, name: whole[at : at + 40]}
             yield _event("content_block_delta", index=index, delta=piece)
             if breaks:
                 yield _event("error", error={"type": breaks, "message": NOTE})
                 return
+        if block["type"] == "thinking":
+            signed = {"type": "signature_delta", "signature": block["signature"]}
+            yield _event("content_block_delta", index=index, delta=signed)
         yield _event("content_block_stop", index=index)
     end = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
     yield _event("message_delta", delta=end, usage=message["usage"])

@@ -35,20 +35,17 @@ class Ending:
 
 @dataclass
 class Records:
-    """Reads the table, the bucket, the topic and the queues of a machine."""
+    """Reads the table, the bucket, the topic and the queues of a machine, mostly without calls: they are slow."""
 
     machine: Machine
 
     def item(self, pk: str, sk: str) -> Json | None:
         """One stored item."""
-        answer = self.machine.client("dynamodb").get_item(
-            TableName=self.machine.table, Key={"pk": {"S": pk}, "sk": {"S": sk}}
-        )
-        return read_item(answer["Item"]) if "Item" in answer else None
+        return next((item for item in self.partition(pk) if item["sk"] == sk), None)
 
     def partition(self, pk: str) -> list[Json]:
         """The items of a partition, in order."""
-        return self._query(KeyConditionExpression="pk = :k", ExpressionAttributeValues=_named(pk))
+        return [read_item(item) for item in self.machine.backend.items(self.machine.table, pk)]
 
     def head(self, job_id: str) -> Json:
         """The head of a job."""
@@ -65,11 +62,14 @@ class Records:
         """The dead records that are listed: all, or those of a job."""
         found: list[Json] = []
         for shard in range(8):
-            listed = self._query(
+            pages = self.machine.client("dynamodb").get_paginator("query")
+            answers = pages.paginate(
+                TableName=self.machine.table,
                 IndexName="list",
                 KeyConditionExpression="list_shard = :k",
-                ExpressionAttributeValues=_named(f"DEAD#{shard}"),
+                ExpressionAttributeValues={":k": {"S": f"DEAD#{shard}"}},
             )
+            listed = [read_item(item) for page in answers for item in page["Items"]]
             found += [item for key in listed if (item := self.item(key["pk"], key["sk"]))]
         return [item for item in found if job_id in (None, item.get("job_id"))]
 
@@ -118,9 +118,12 @@ class Records:
         parts: dict[str, Any] = {}
         for split in (name for name, item in results.items() if item.get("split")):
             total = len(json.loads(self.value(results[split])))
-            pk, join = keys.join(job_id, split, head.get("generation", 0))
-            if top := self.item(pk, join):
-                joins[split] = _counted(top)
+            join = None
+            # A job that was opened again after its join keeps the counts of the generation that it joined in.
+            for generation in range(head.get("generation", 0), -1, -1):
+                pk, sk = keys.join(job_id, split, generation)
+                if join is None and (top := self.item(pk, sk)):
+                    join, joins[split] = sk, _counted(top)
             for n in range(ranges(total)):
                 for item in self.partition(f"JOB#{job_id}#{split}#{n:03d}"):
                     if item["sk"] == join:
@@ -149,14 +152,7 @@ class Records:
 
     def everything(self) -> list[Json]:
         """All items of the table."""
-        pages = self.machine.client("dynamodb").get_paginator("scan")
-        found = pages.paginate(TableName=self.machine.table)
-        return [read_item(item) for page in found for item in page["Items"]]
-
-    def _query(self, **request: Any) -> list[Json]:
-        pages = self.machine.client("dynamodb").get_paginator("query")
-        found = pages.paginate(TableName=self.machine.table, **request)
-        return [read_item(item) for page in found for item in page["Items"]]
+        return [read_item(item) for item in self.machine.backend.items(self.machine.table)]
 
 
 def _counted(join: Json) -> tuple[int, int, tuple[int, ...]]:
@@ -166,7 +162,3 @@ def _counted(join: Json) -> tuple[int, int, tuple[int, ...]]:
 def read_item(item: Json) -> Json:
     """An item as Python has it."""
     return {name: from_stored(_deserialize(value)) for name, value in item.items()}
-
-
-def _named(value: str) -> Json:
-    return {":k": {"S": value}}

@@ -23,6 +23,7 @@ from local.clock import RealClock
 from local.functions import model_access
 from local.machine import TEMPLATE, Machine
 from local.model import serve_model
+from local.processes import processes
 from local.template import REGION
 
 PLACE = Path(".stafette")
@@ -36,16 +37,28 @@ class _Quiet(WSGIRequestHandler):
         """Says nothing of each request."""
 
 
-def application(machine: Machine) -> Callable[..., Iterable[bytes]]:
-    """A WSGI application over the machine's own backends, one request at a time like every other call."""
+Seen = Callable[[str, str, str], None]
+
+
+def application(machine: Machine, seen: Seen | None = None) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application over the machine's own backends, one request at a time like every other call.
+
+    `seen` is told method, path and status of each request that was answered.
+    """
     aws = DomainDispatcherApplication(create_backend_app)
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/_stafette/calls":
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(counted(machine)).encode()]
+
+        def start(status: str, *more: Any) -> Any:
+            if seen:
+                seen(environ["REQUEST_METHOD"], environ["PATH_INFO"], status)
+            return start_response(status, *more)
+
         with machine.backend.lock:
-            return list(aws(environ, start_response))
+            return list(aws(environ, start))
 
     return answer
 
@@ -59,10 +72,10 @@ def counted(machine: Machine) -> dict[str, Any]:
 
 
 @contextmanager
-def served(machine: Machine, port: int = 0) -> Iterator[str]:
+def served(machine: Machine, port: int = 0, seen: Seen | None = None) -> Iterator[str]:
     """While open, the machine answers at the URL that this gives. Port 0 is any free one."""
     server = make_server(
-        "127.0.0.1", port, application(machine), threaded=True, request_handler=_Quiet
+        "127.0.0.1", port, application(machine, seen), threaded=True, request_handler=_Quiet
     )
     thread = threading.Thread(target=server.serve_forever, name="endpoint")
     thread.start()
@@ -101,9 +114,13 @@ def job_id(notice: str) -> str | None:
 
 
 def run(
-    port: int, stopped: threading.Event, environment: Mapping[str, str], place: Path = PLACE
+    port: int,
+    stopped: threading.Event,
+    environment: Mapping[str, str],
+    place: Path = PLACE,
+    workers: int = 0,
 ) -> None:
-    """Keeps one machine running until `stopped` is set."""
+    """Keeps one machine running until `stopped` is set; its functions in so many processes, or with 0 in this one."""
     access = model_access(environment)
     with ExitStack() as stack:
         if not any(environment.get(name) for name in _OWN_MODEL):
@@ -133,6 +150,8 @@ def run(
         }
         _write(here, json.dumps(about, indent=2))
         _introduce(machine, endpoint)
+        if workers:
+            stack.enter_context(processes(machine, endpoint, workers))
         machine.start()
         stack.callback(
             machine.stop
@@ -176,6 +195,13 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m local.serve", description=__doc__)
     parser.add_argument("--port", type=int, default=4566, help="0 takes any free port")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run functions in N processes, which may be killed; their calls are not counted, nor are ends told here",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     stopped = threading.Event()
@@ -183,7 +209,7 @@ def main() -> int:
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     threading.Thread(target=_set_at, args=(ends, stopped), daemon=True).start()
-    run(arguments.port, stopped, os.environ)
+    run(arguments.port, stopped, os.environ, workers=arguments.processes)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from moto.sqs.models import Message
 
+from local.clock import RealClock
 from local.mappings import Mapping
 from local.template import Schedule
 
@@ -28,6 +29,7 @@ class Threads:
         self._changed = machine.backend.changed
         self._stopping = False
         self._busy = 0
+        self._most = machine.processes.count if machine.processes else WORKERS
         self._threads = [
             *(threading.Thread(target=self._poll, args=(mapping,)) for mapping in machine.mappings),
             *(
@@ -55,7 +57,7 @@ class Threads:
         with ThreadPoolExecutor(mapping.concurrency, thread_name_prefix=name) as workers:
             with self._changed:
                 while not self._stopping:
-                    free = mapping.busy < mapping.concurrency and self._busy < WORKERS
+                    free = mapping.busy < mapping.concurrency and self._busy < self._most
                     batch = mapping.take() if free else []
                     if batch:
                         mapping.busy += 1
@@ -84,5 +86,7 @@ class Threads:
             self._machine.run_schedule(schedule)
 
     def _wait_until(self, moment: float | None) -> None:
-        now = self._machine.clock.now()
-        self._changed.wait(None if moment is None else max(0.0, moment - now))
+        clock = self._machine.clock
+        assert isinstance(clock, RealClock)
+        left = None if moment is None else max(0.0, moment - clock.now()) / clock.speed
+        self._changed.wait(left)

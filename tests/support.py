@@ -201,7 +201,7 @@ class Ledger:
     entry that appears or goes, two for one that changes its key. A consistent read costs a unit per 4 KB.
     """
 
-    stack: Stack
+    stack: Records
     costs: list[Cost] = field(default_factory=list)
     _before: dict[int, Json | None] = field(default_factory=dict)
 
@@ -226,7 +226,9 @@ class Ledger:
             return
         key = given.get("Key") or {name: given["Item"][name] for name in ("pk", "sk")}
         pk, sk = key["pk"]["S"], key["sk"]["S"]
-        item = self.stack.item(pk, sk)
+        machine = self.stack.machine
+        stored = machine.backend.item(machine.table, pk, sk)
+        item = None if stored is None else read_item(stored)
         if phase == "before":
             self._before[call.number] = item
             return
@@ -283,18 +285,18 @@ def job_of(request_id: str, tenant: str = "acme") -> str:
 
 
 def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None = None) -> None:
-    """Puts the rules of the offline model in the place of the provider, without HTTP and without records of calls.
+    """Puts the rules of the offline model in the place of the provider, without HTTP, guards and records of calls.
 
     `rule` is shown each request and may raise.
     """
 
-    def send(agent: Agent, messages: list[Any], *, seconds: float, output: Any = None) -> Reply:
+    def send(agent: Agent, messages: list[Any], **given: Any) -> Reply:
         request = {
             "model": agent.model,
             "max_tokens": agent.max_tokens,
             "system": agent.prompt,
             "messages": messages,
-            "output_config": output,
+            "output_config": given.get("output"),
         }
         if rule is not None:
             rule(request)
@@ -303,6 +305,8 @@ def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None =
     patch.setattr("stafette.agent.model.send", send)
     for name in ("begin", "settle"):
         patch.setattr(f"stafette.aws.calls.{name}", lambda run, call: None)
+    for name in ("enter", "leave"):
+        patch.setattr(f"stafette.agent.guards.{name}", lambda *given: None)
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """What must be equal between a run with faults and the undisturbed one, and what must hold of any run.
 
-Attempts, times and costs may differ. A model call may be made again for each worker that died or stalled: what it was
-told was lost with it. So may a notice be published, under its id (docs/decisions/0001).
+Attempts, times and costs may differ. A model call may be made again for each worker that died or stalled, and for each
+answer of the model that was lost: what was told was lost with it. So may a notice be published, under its id
+(docs/decisions/0001). A record of a model call that the table refused to settle, or did not
+acknowledge before the call was made, stays `begun`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from local.prove.prover import Result
+from local.prove.course import Result
 from local.records import Ending
 
 # `wrong` is what is neither lost nor doubled: another result, a job that still waits, a run that never came to rest.
@@ -47,14 +49,16 @@ def _of_run(expected: Result, found: Result) -> Iterator[Break]:
         if times > expected.course.acted[what] + course.stalled.total():
             yield Break("doubled", f"{what} was asked for {times} times")
     for notice, times in found.told.items():
-        if times > 1 + struck["notify"]:
+        if times > 1 + struck["notify"] + course.unheard["sns"]:
             yield Break("doubled", f"{notice} was published {times} times")
     again = course.served - expected.course.served
-    if again > struck.total():
-        yield Break("doubled", f"{again} model calls more, with {struck.total()} workers cut off")
+    unheard = struck.total() + course.unheard["model"]
+    if again > unheard:
+        yield Break("doubled", f"{again} model calls more, with {unheard} whose answer was lost")
     if found.recorded < course.served:
         yield Break("lost", f"{course.served} model calls were paid for, {found.recorded} recorded")
-    if found.recorded - found.settled > struck.total():
+    unsettled = struck.total() + course.refused["dynamodb"] + course.unheard["dynamodb"]
+    if found.recorded - found.settled > unsettled:
         yield Break(
             "lost", f"{found.recorded - found.settled} model calls never said how they ended"
         )

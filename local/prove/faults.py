@@ -8,17 +8,23 @@ import re
 from dataclasses import dataclass
 
 # At the n-th call (of AWS or of the model) of a function.
-AT_CALLS = ("die-before", "die-after", "stall")
+AT_CALLS = ("die-before", "die-after", "stall", "throttle", "lose", "lose-all")
+# At those of them that send a batch.
+AT_BATCHES = ("part",)
 # With the n-th message that a function takes.
 WITH_MESSAGES = ("twice", "late", "batch", "swap", "meet")
 ABOUT = {
     "die-before": "the process dies just before a call",
     "die-after": "the process dies just after a call took effect",
     "stall": "a worker stops before a call until others have taken over, then goes on",
+    "throttle": "AWS or the model says that it is too busy, as often as it is asked within a call",
+    "lose": "a call takes effect, and the first answer does not arrive",
+    "lose-all": "a call takes effect, and no answer arrives however often it is repeated",
+    "part": "of a batch, one message is accepted",
     "twice": "a message is delivered again right after",
     "late": "a message is delivered again when all is done",
     "batch": "a message is twice in one batch",
-    "swap": "the next message is delivered first; where it only follows from this one, this one comes again after it",
+    "swap": "the next message is first, or this one comes again after it",
     "meet": "two deliveries of a message at once, their calls interleaved",
 }
 _WRITTEN = re.compile(

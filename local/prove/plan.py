@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb
 
-from local.prove.faults import ABOUT, AT_CALLS, WITH_MESSAGES, Fault, Schedule
-from local.prove.prover import Course
+from local.prove.course import Course
+from local.prove.faults import ABOUT, AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault, Schedule
 
 # Interleavings of two deliveries that are all tried; where there are more, so many are drawn.
-MEETINGS = 24
+MEETINGS = 16
 TWICE, RANDOM = 80, 40
 ROWS = {
     **ABOUT,
@@ -20,23 +20,24 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of what cannot be tried whole is drawn. `each` is the share of the single faults, 1 is all."""
+    """How much of what cannot be tried whole is drawn; `twice` None is all pairs."""
 
     meetings: int = MEETINGS
-    twice: int = TWICE
+    twice: int | None = TWICE
     random: int = RANDOM
-    each: float = 1.0
 
 
 def singles(course: Course, kind: str) -> list[Schedule]:
     """One schedule for each place where a fault of this kind can be."""
+    if kind in AT_BATCHES:
+        return [(Fault(kind, name, n),) for name, n in sorted(course.batches)]
     counts = course.calls if kind in AT_CALLS else course.taken
     functions = sorted(counts)
     return [((Fault(kind, name, n)),) for name in functions for n in range(1, counts[name] + 1)]
 
 
-def pairs(course: Course, chance: random.Random, most: int) -> list[Schedule]:
-    """Deaths at two calls: all pairs, or so many drawn.
+def pairs(course: Course, chance: random.Random, most: int | None) -> list[Schedule]:
+    """Deaths at two calls: all pairs (`most` None), or so many drawn.
 
     A function goes on counting after its first death, so the second may fall on any call of the next delivery.
     """
@@ -50,7 +51,7 @@ def pairs(course: Course, chance: random.Random, most: int) -> list[Schedule]:
         for first in ("die-before", "die-after")
         for second in ("die-before", "die-after")
     ]
-    return found if len(found) <= most else chance.sample(found, most)
+    return found if most is None or len(found) <= most else chance.sample(found, most)
 
 
 def drawn(course: Course, chance: random.Random, count: int) -> Iterator[Schedule]:

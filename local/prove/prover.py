@@ -1,114 +1,33 @@
 """Plays a scenario on one machine, once undisturbed and then with faults, and says what each run came to.
 
-The code is run as it ships. Faults come in at three places: the calls of botocore, the HTTP server of the model, and
-the event source mappings. A run with a fault is taken up from what was stored just before the delivery that it
-strikes, which is the same as running it from the start.
+The code is run as it ships. Faults come in at the calls of botocore and the HTTP server of the model (calls.py), and
+at the event source mappings (here). A run with a fault is taken up from what was stored just before the delivery that
+it strikes, which is the same as running it from the start.
 """
 
 import copy
 import json
 import random
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from moto.sqs.models import Message
 
-from local.calls import Call, Phase
 from local.clock import VirtualClock
 from local.functions import Outcome
-from local.invocation import Invocation
 from local.machine import Machine, NotQuietError
 from local.mappings import Mapping as Source
-from local.model import HangUpError, OfflineModel, serve_model
+from local.model import OfflineModel, serve_model
+from local.prove.calls import AtCalls
+from local.prove.course import START, Course, Moment, Result, Scenario
 from local.prove.faults import WITH_MESSAGES, Fault, Schedule
 from local.prove.workers import Worker, interleave
-from local.records import Ending, Records
-from stafette.core import messages
+from local.records import Records
 from stafette.core.joins import ranges
 
-START = 1_767_225_600.0  # the first of January 2026: a run does not depend on the day
 _SILENT = {"POWERTOOLS_LOG_LEVEL": "CRITICAL", "POWERTOOLS_METRICS_DISABLED": "true"}
 _LIMIT = 2_000
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What is proved: requests, each with a `request_id` of its own, and what their jobs come to."""
-
-    name: str
-    requests: tuple[dict[str, Any], ...]
-
-    def jobs(self) -> list[str]:
-        """The ids of its jobs."""
-        return [
-            messages.job_id(each.get("tenant", "default"), each["request_id"], "")
-            for each in self.requests
-        ]
-
-
-@dataclass
-class Course:
-    """What was seen of a run.
-
-    Attributes:
-        calls: calls that each function began, of AWS and of the model.
-        taken: messages that each function was given, and `names` what they are called.
-        served: model calls that were answered, which are those that are paid for.
-        acted: how often the outside was asked to act: requests for each object that is no artifact.
-        died, stalled: how often a worker did, by function.
-        early: joins that were delivered before all of their parts had ended.
-        played: the faults that came to pass; orders: what interleaved deliveries did.
-        trace: the run, line by line.
-    """
-
-    calls: Counter[str] = field(default_factory=Counter)
-    taken: Counter[str] = field(default_factory=Counter)
-    names: dict[str, Fault] = field(default_factory=dict)
-    served: int = 0
-    acted: Counter[str] = field(default_factory=Counter)
-    died: Counter[str] = field(default_factory=Counter)
-    stalled: Counter[str] = field(default_factory=Counter)
-    early: list[str] = field(default_factory=list)
-    played: list[Fault] = field(default_factory=list)
-    trace: list[str] = field(default_factory=list)
-    stuck: str | None = None
-    orders: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A run just before one of its deliveries."""
-
-    stored: bytes
-    now: float
-    turn: int
-    course: Course
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run came to.
-
-    Attributes:
-        endings: by job; None for a job that has no head.
-        left: what is still on a queue, and the records of dead messages.
-        told: how often each notice was published.
-        recorded, settled: records of model calls, and those of them that say how it ended.
-    """
-
-    course: Course
-    endings: Mapping[str, Ending | None]
-    left: tuple[str, ...]
-    dead: tuple[str, ...]
-    told: Counter[str]
-    recorded: int
-    settled: int
-    seconds: float
 
 
 class Prover(Machine):
@@ -126,18 +45,14 @@ class Prover(Machine):
         self.course = Course()
         self.moments: list[Moment] = []
         self._recording = False
-        self._pending: list[Fault] = []
         self._late: list[tuple[Source, Message]] = []
         self._stalled: list[Worker] = []
-        self._current: Invocation | None = None
-        self._numbers: dict[int, tuple[Invocation, int, str]] = {}
-        self._threads_of: dict[str, Worker] = {}
+        self._at_calls = AtCalls(self.backend, model)
 
     def __enter__(self) -> "Prover":
         super().__enter__()
         with self._stack.pop_all() as machine, ExitStack() as mine:
-            mine.callback(self.on_call(self._see_call))
-            mine.callback(self.model.observe(self._see_request))
+            mine.enter_context(self._at_calls.watching(self.on_call))
             mine.push(machine.pop_all())
             self._stack = mine.pop_all()
         self._empty = self.backend.save()
@@ -169,10 +84,10 @@ class Prover(Machine):
     def cut_off(self, schedule: Schedule) -> None:
         """Runs the scenario with faults, until the last of them has come to pass."""
         self.take_up(self._before_all(schedule))
-        self._pending = list(schedule)
-        while self._pending:
+        self.course.pending = list(schedule)
+        while self.course.pending:
             if self.step() is None:
-                raise LookupError(f"the run never came to {self._pending[0]}")
+                raise LookupError(f"the run never came to {self.course.pending[0]}")
 
     def _before_all(self, schedule: Schedule) -> Moment:
         if not schedule:
@@ -193,31 +108,30 @@ class Prover(Machine):
         self.course = copy.deepcopy(moment.course)
         self._late.clear()
         self._stalled.clear()
-        self._threads_of.clear()
+        self._at_calls.begin(self.course)
         self.outcomes.clear()
         random.seed(self.seed)
 
     def go_on(self, schedule: Schedule = ()) -> Result:
         """Runs on, with faults, until nothing moves."""
-        began = time.perf_counter()
-        self._pending = list(schedule)
+        self.course.pending = list(schedule)
         try:
             self.run_until_quiet(_LIMIT)
             while self._late or self._stalled:
                 if self._late:
                     source, message = self._late.pop(0)
-                    self._say(f"{self._name(source, message)} is delivered again")
+                    self.course.say(f"{self._name(source, message)} is delivered again")
                     super().deliver(source, [message])
                 else:
                     worker = self._stalled.pop(0)
-                    self._say("the worker that had stopped goes on")
+                    self.course.say("the worker that had stopped goes on")
                     worker.finish()
                 self.run_until_quiet(_LIMIT)
         except NotQuietError as error:
             self.course.stuck = str(error)
-        return self._read(time.perf_counter() - began)
+        return self._read()
 
-    def _read(self, seconds: float) -> Result:
+    def _read(self) -> Result:
         look, jobs = self.records, self.scenario.jobs()
         told = Counter(json.loads(each["message"])["notice_id"] for each in self.published)
         stored = look.everything()
@@ -239,7 +153,6 @@ class Prover(Machine):
             told=told,
             recorded=len(calls),
             settled=sum(call["outcome"] != "begun" for call in calls),
-            seconds=seconds,
         )
 
     # --- at the event source mappings ------------------------------------------------------------------------------
@@ -257,7 +170,7 @@ class Prover(Machine):
         for message in batch:
             self._name(mapping, message)
         for place, message in enumerate(batch):
-            if fault := self._due(WITH_MESSAGES, self._name(mapping, message)):
+            if fault := self._due(self._name(mapping, message)):
                 if batch[:place]:
                     self._deliver(mapping, batch[:place])
                 return self._oddly(fault, mapping, message, batch[place + 1 :])
@@ -302,13 +215,13 @@ class Prover(Machine):
         self._takes(mapping, [message], " two at once:")
         order = interleave(Worker(work), Worker(work), fault.order)
         self.course.orders.append(order)
-        self._say(f"  in the order {order}")
+        self.course.say(f"  in the order {order}")
         return outcomes[-1]
 
     def _deliver(self, mapping: Source, batch: list[Message]) -> Outcome:
         self._takes(mapping, batch)
         if not any(
-            f.kind == "stall" and f.function == mapping.function.name for f in self._pending
+            f.kind == "stall" and f.function == mapping.function.name for f in self.course.pending
         ):
             return super().deliver(mapping, batch)
         outcomes: list[Outcome] = []
@@ -327,6 +240,9 @@ class Prover(Machine):
             self.course.names[message.id] = Fault("message", mapping.function.name, number)
         return self.course.names[message.id]
 
+    def _due(self, name: Fault) -> Fault | None:
+        return self.course.due(WITH_MESSAGES, name.function, name.number)
+
     def _takes(self, mapping: Source, batch: Iterable[Message], how: str = "") -> None:
         for message in batch:
             about = _about(message.body)
@@ -334,7 +250,7 @@ class Prover(Machine):
             told = f", delivery {again}" if again > 1 else ""
             if self._is_early(message.body):
                 self.course.early.append(about)
-            self._say(f"{self._name(mapping, message)}{how} {about}{told}")
+            self.course.say(f"{self._name(mapping, message)}{how} {about}{told}")
 
     def _is_early(self, body: str) -> bool:
         """Whether a message is for a join whose parts have not all ended."""
@@ -351,89 +267,6 @@ class Prover(Machine):
             for item in self.records.partition(f"JOB#{message['job_id']}#{split}#{n:03d}")
         )
         return ended < int(head["parts"])
-
-    # --- at the calls ------------------------------------------------------------------------------------------------
-
-    def _see_call(self, phase: Phase, call: Call) -> None:
-        if phase == "before":
-            self._before(call.invocation, f"{call.service} {call.operation} {_place(call)}".strip())
-            return
-        if call.operation == "PutObject" and not call.parameters["Key"].startswith("artifacts/"):
-            self.course.acted[call.parameters["Key"]] += 1
-        if self._after(call.error):
-            call.invocation.die()
-
-    def _see_request(self, phase: Literal["before", "after"], request: dict[str, Any]) -> None:
-        # One thing runs at a time, and a function calls AWS before it asks the model: it is the one that did last.
-        invocation = self._current
-        assert invocation is not None
-        if phase == "before":
-            if invocation.gone:
-                raise HangUpError
-            try:
-                self._before(invocation, f"model {request.get('model')}")
-            except BaseException as gone:
-                raise HangUpError from gone
-            return
-        self.course.served += 1
-        if self._after(None):
-            invocation.gone = True
-            raise HangUpError
-
-    def _before(self, invocation: Invocation, what: str) -> None:
-        function = invocation.function.name
-        worker = self._worker_of(invocation)
-        if worker is not None and worker.stops:
-            worker.stop_here()
-        self.course.calls[function] += 1
-        number = self.course.calls[function]
-        self._say(f"  {function}:{number} {what}")
-        if self._due(("stall",), Fault("", function, number)):
-            assert worker is not None
-            self._say("  it stops here")
-            self.course.stalled[function] += 1
-            worker.stop_here()
-        self._current = invocation
-        self._numbers[threading.get_ident()] = (invocation, number, function)
-        if self._due(("die-before",), Fault("", function, number)):
-            self._say("  it dies before that")
-            self.course.died[function] += 1
-            invocation.die()
-
-    def _after(self, error: Exception | None) -> bool:
-        """Whether the process dies here."""
-        invocation, number, function = self._numbers[threading.get_ident()]
-        self._current = invocation
-        if error is not None:
-            self.course.trace[-1] += f" -> {type(error).__name__}"
-        if not self._due(("die-after",), Fault("", function, number)):
-            return False
-        self._say("  it dies after that")
-        self.course.died[function] += 1
-        return True
-
-    def _worker_of(self, invocation: Invocation) -> Worker | None:
-        thread = threading.current_thread()
-        if isinstance(thread, Worker):
-            self._threads_of[invocation.request_id] = thread
-        return self._threads_of.get(invocation.request_id)
-
-    # --- shared ------------------------------------------------------------------------------------------------------
-
-    def _due(self, kinds: tuple[str, ...], place: Fault) -> Fault | None:
-        """The fault of one of these kinds that is due at a place, which is then played."""
-        for fault in self._pending:
-            if fault.kind in kinds and (fault.function, fault.number) == (
-                place.function,
-                place.number,
-            ):
-                self._pending.remove(fault)
-                self.course.played.append(fault)
-                return fault
-        return None
-
-    def _say(self, line: str) -> None:
-        self.course.trace.append(line)
 
 
 @contextmanager
@@ -455,13 +288,3 @@ def _about(body: str) -> str:
         return body[:40]
     names = ("kind", "handoff", "stage", "range_no", "index", "event", "request_id", "wake")
     return " ".join(str(value[name]) for name in names if value.get(name) not in (None, "", 0))
-
-
-def _place(call: Call) -> str:
-    given = call.parameters
-    item = given.get("Key") or given.get("Item")
-    if isinstance(item, dict):
-        return str(item["sk"]["S"])
-    if isinstance(item, str):
-        return item
-    return str(given.get("QueueUrl", given.get("TopicArn", ""))).rpartition("/")[2]

@@ -14,13 +14,15 @@ from multiprocessing import get_context
 
 from local.prove import plan
 from local.prove.checks import Break, breaks
-from local.prove.faults import AT_CALLS, WITH_MESSAGES, Fault, Schedule, read, write
-from local.prove.prover import Course, Prover, Scenario, proving
+from local.prove.course import Course, Scenario
+from local.prove.faults import AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault, Schedule, read, write
+from local.prove.prover import Prover, proving
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run with faults came to. `played` is false when the run never came to where its faults were."""
+    """What one run with faults came to. `played` is false when the run never came to where its faults were; `seconds`
+    are of processor time."""
 
     schedule: str
     played: bool
@@ -36,7 +38,7 @@ class Row:
     Attributes:
         points: schedules that were tried and came to pass.
         lost, doubled, wrong: runs that lost work, did something twice, or ended otherwise.
-        seconds: of all its runs, one after the other.
+        seconds: processor time of all its runs, which does not depend on what else the machine does.
     """
 
     kind: str
@@ -69,6 +71,7 @@ class Report:
     calls: int
     messages: int
     rows: tuple[Row, ...]
+    processes: int
     seconds: float
 
     @property
@@ -99,7 +102,7 @@ class Bench:
 
     def verdict(self, schedule: Schedule) -> Verdict:
         """Runs a schedule and compares."""
-        began = time.perf_counter()
+        began = time.process_time()
         found = self.prover.play(schedule)
         wrong = tuple(breaks(self.expected, found))
         return Verdict(
@@ -107,7 +110,7 @@ class Bench:
             played=len(found.course.played) == len(schedule),
             breaks=wrong,
             trace=tuple(found.course.trace) if wrong else (),
-            seconds=time.perf_counter() - began,
+            seconds=time.process_time() - began,
         )
 
     def meetings(self, message: Fault, chance: random.Random, most: int) -> list[Verdict]:
@@ -190,10 +193,8 @@ def tasks(course: Course, seed: int, sizes: plan.Sizes) -> list[Task]:
     """The plan for a scenario, as tasks."""
     chance = random.Random(seed)
     found: list[Task] = []
-    for kind in (*AT_CALLS, *(k for k in WITH_MESSAGES if k != "meet")):
+    for kind in (*AT_CALLS, *AT_BATCHES, *(k for k in WITH_MESSAGES if k != "meet")):
         found += [Task(kind, schedule) for schedule in plan.singles(course, kind)]
-    if sizes.each < 1:
-        found = chance.sample(found, round(len(found) * sizes.each))
     if sizes.meetings:
         messages = [fault for (fault,) in plan.singles(course, "meet")]
         found += [Task("meet", message=fault, most=sizes.meetings) for fault in messages]
@@ -245,6 +246,7 @@ def prove(
         calls=course.calls.total(),
         messages=course.taken.total(),
         rows=tuple(rows.values()),
+        processes=many,
         seconds=time.monotonic() - began,
     )
 

@@ -1,6 +1,7 @@
 """The only reader of the environment. Each function's environment in template.yaml names what it uses."""
 
 import os
+from decimal import Decimal
 
 
 class SettingMissingError(RuntimeError):
@@ -74,6 +75,35 @@ def model_key_secret() -> str:
 def model_longest_wait() -> float:
     """Seconds. A provider that asks to come back later than that fails the work instead of parking it."""
     return float(os.environ.get("MODEL_LONGEST_WAIT", "21600"))
+
+
+def model_concurrent() -> int:
+    """Calls of one model that all workers together make at once."""
+    return int(os.environ.get("MODEL_CONCURRENT", "5"))
+
+
+def model_requests_per_minute() -> int:
+    """Requests to one model in a minute, of all workers together; 0 is no limit."""
+    return int(os.environ.get("MODEL_REQUESTS_PER_MINUTE", "0"))
+
+
+def model_tokens_per_minute() -> int:
+    """Tokens of one model in a minute, of all workers together; 0 is no limit."""
+    return int(os.environ.get("MODEL_TOKENS_PER_MINUTE", "0"))
+
+
+def job_budget() -> tuple[int, int]:
+    """What a job may spend, in micro-dollars and in tokens; 0 is no cap."""
+    return _micro("JOB_BUDGET_USD", "10"), int(os.environ.get("JOB_BUDGET_TOKENS", "0"))
+
+
+def tenant_budget() -> tuple[int, int]:
+    """What a tenant may spend in a month, in micro-dollars and in tokens; 0 is no cap."""
+    return _micro("TENANT_BUDGET_USD", "0"), int(os.environ.get("TENANT_BUDGET_TOKENS", "0"))
+
+
+def _micro(name: str, default: str) -> int:
+    return int(Decimal(os.environ.get(name, default)) * 1_000_000)
 
 
 def bedrock_profile() -> str:

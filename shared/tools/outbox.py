@@ -7,13 +7,12 @@ Put your own mailer in the place of `_deliver`, and say with `in_doubt` what it 
 import json
 from typing import Any
 
-from botocore.exceptions import ClientError
 from pydantic import BaseModel
 
 from stafette import settings
 from stafette.aws import clients
 from stafette.aws.effects import Effect
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, code, translated
 
 
 class Delivered(BaseModel):
@@ -32,8 +31,8 @@ def _deliver(key: str, what: Any) -> Delivered:
             ContentType="application/json",
             IfNoneMatch="*",
         )
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "PreconditionFailed":
+    except FAILED_CALLS as error:
+        if code(error) != "PreconditionFailed":
             raise translated(error) from error
     return Delivered(key=place)
 
@@ -42,8 +41,8 @@ def _look_up(key: str) -> Delivered | None:
     place = _place(key)
     try:
         clients.s3().get_object(Bucket=settings.bucket(), Key=place)
-    except ClientError as error:
-        if error.response["Error"]["Code"] in ("NoSuchKey", "404", "AccessDenied"):
+    except FAILED_CALLS as error:
+        if code(error) in ("NoSuchKey", "404", "AccessDenied"):
             return None
         raise translated(error) from error
     return Delivered(key=place)

@@ -36,6 +36,13 @@ NEEDS = {
     "MODEL_PROVIDER": "secretsmanager:GetSecretValue",
     "MODEL_BASE_URL": "secretsmanager:GetSecretValue",
     "MODEL_LONGEST_WAIT": "secretsmanager:GetSecretValue",
+    "MODEL_CONCURRENT": "secretsmanager:GetSecretValue",
+    "MODEL_REQUESTS_PER_MINUTE": "secretsmanager:GetSecretValue",
+    "MODEL_TOKENS_PER_MINUTE": "secretsmanager:GetSecretValue",
+    "JOB_BUDGET_USD": "secretsmanager:GetSecretValue",
+    "JOB_BUDGET_TOKENS": "secretsmanager:GetSecretValue",
+    "TENANT_BUDGET_USD": "secretsmanager:GetSecretValue",
+    "TENANT_BUDGET_TOKENS": "secretsmanager:GetSecretValue",
 }
 
 

@@ -33,6 +33,12 @@ def test_the_two_commands_are_what_a_newcomer_runs_first() -> None:
         run(f"{command} --dry-run")
 
 
+def test_a_proof_is_run_as_it_is_shown() -> None:
+    whole, one = lines("sh prove")
+    run(f"{whole} --dry-run")
+    assert ["all", "1", "0", "0", "0"] in [line.split()[:5] for line in run(one).splitlines()]
+
+
 def test_the_demo_runs_and_shows_the_way_of_a_ticket() -> None:
     shown = run("make demo")
     for word in ("classified", "enriching", "enriched", "drafted", "acted", "not a language model"):

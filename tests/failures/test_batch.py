@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from local.calls import Call, Phase
-from stafette.core.errors import EventShapeError
+from stafette.core.errors import EventShapeError, ThrottledError
+from stafette.relay.batch import Delivery, batch_handler
 from tests.failures.conftest import Stack, aws_error, event, failed
 from tests.support import job_of, ticket
 
@@ -52,6 +53,18 @@ def test_a_fault_of_our_own_fails_its_record_and_says_so(
     (record,) = caplog.records
     assert record.levelname == "ERROR"
     assert "ZeroDivisionError" in str(record.exc_info)
+
+
+def test_a_message_that_is_asked_to_come_back_later_comes_back_no_sooner(stack: Stack) -> None:
+    def busy(delivery: Delivery) -> None:
+        raise ThrottledError(wait=300)
+
+    stack.send("notify", "{}")
+    _, event = stack.take("notify")
+    with stack.machine.inside("notify") as context:
+        assert len(failed(batch_handler("notify", busy)(event, context))) == 1
+    [message] = stack.machine.backlog()["NotifyQueue"]
+    assert message.until >= stack.machine.clock.now() + 300
 
 
 # --- REQ-BATCH-02 -------------------------------------------------------------------------------------------

@@ -1,9 +1,15 @@
 """A table that is too busy for a while: the write is repeated in place, and the model is not asked again."""
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
 
 from stafette import clock
+from stafette.aws.failures import FAILED_CALLS, translated
 from stafette.aws.patience import patiently
 from stafette.core.errors import PermanentError, TransientError
 from tests.support import Stack
@@ -67,6 +73,38 @@ def test_req_ddb_05_it_is_not_repeated_for_ever_nor_past_the_invocation() -> Non
         with pytest.raises(TransientError):
             patiently(now[0] + 5, write)
         assert len(tries) == 7
+    finally:
+        clock.use()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ReadTimeoutError(endpoint_url="https://sqs"), "aws_unreachable"),
+        (ConnectionClosedError(endpoint_url="https://sqs"), "aws_unreachable"),
+        (EndpointConnectionError(endpoint_url="https://sqs"), "aws_unreachable"),
+        (ClientError({"Error": {"Code": "Throttled"}}, "Publish"), "aws_busy"),
+        (ClientError({"Error": {"Code": "SlowDown"}}, "PutObject"), "aws_busy"),
+    ],
+)
+def test_a_call_that_is_refused_for_now_or_not_answered_is_repeated_in_place(
+    error: Exception, reason: str
+) -> None:
+    assert isinstance(error, FAILED_CALLS)
+    tries: list[int] = []
+
+    def write() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise translated(error)
+        return "written"
+
+    assert translated(error).reason == reason
+    assert isinstance(translated(error), TransientError)
+    now = [0.0]
+    clock.use(lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    try:
+        assert patiently(1000, write) == "written"
     finally:
         clock.use()
 

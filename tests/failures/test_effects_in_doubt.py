@@ -1,8 +1,12 @@
 """REQ-IDEM-01: an in-progress record left by a killed attempt, through stafette/aws/effects.py."""
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
 from local.calls import Call, Phase
 from local.invocation import ProcessGone
@@ -11,13 +15,13 @@ from local.template import load
 from stafette.aws.effects import (
     GRACE,
     Effect,
-    EffectInDoubtError,
     EffectInProgressError,
     NotAppliedError,
+    form_of,
     once,
-    settle,
 )
-from stafette.core.errors import TransientError
+from stafette.core.errors import BlockedError, TransientError
+from stafette.core.form import Form
 from stafette.core.run import Run
 from tests.failures.conftest import Stack, event, failed
 from tests.failures.outside import JOB, Outside, Sent, a_notice, a_run
@@ -49,7 +53,7 @@ def test_a_killed_try_is_refused_until_its_invocation_is_over_and_then_settled(
         assert outside.done == [f"{JOB}/send"]
         stack.machine.clock.advance(1.0)
         if in_doubt == "ask":
-            with pytest.raises(EffectInDoubtError):
+            with pytest.raises(BlockedError):
                 once(a_run("t-3"), effect, None)
         else:
             expected = Sent(id="sent-2" if in_doubt == "retry" else "found")
@@ -75,24 +79,194 @@ def test_a_look_up_that_finds_nothing_does_it_now(stack: Stack, outside: Outside
     assert (outside.looked, len(outside.done)) == (1, 1)
 
 
-@pytest.mark.parametrize("result", [None, Sent(id="by hand")])
-def test_a_person_settles_what_is_in_doubt(
-    stack: Stack, outside: Outside, result: Sent | None
+def asked(run: Run, effect: Effect[Any], about: Any = None) -> Form:
+    """The form that an effect in doubt puts to a person."""
+    with pytest.raises(BlockedError) as blocked:
+        once(run, effect, about)
+    return blocked.value.form
+
+
+def left_in_doubt(stack: Stack, outside: Outside, effect: Effect[Any], run: Run) -> None:
+    """A try that is done, but dies before its record says so; its invocation is over."""
+    outside.dies = True
+    with pytest.raises(ProcessGone):
+        once(run, effect, {"to": "a@b.c"})
+    stack.machine.clock.advance(60 + GRACE)
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_person_is_given_the_facts_and_settles_what_is_in_doubt(
+    stack: Stack, outside: Outside, done: bool
 ) -> None:
     """REQ-IDEM-01: `ask` ends in one of two ways."""
     effect = outside.effect("ask")
     with stack.machine.inside("act"):
-        outside.dies = True
-        with pytest.raises(ProcessGone):
-            once(a_run("t-1"), effect, None)
-        assert not settle(JOB, "send", result)  # the try may still be under way
+        left_in_doubt(stack, outside, effect, a_run("t-1"))
+        form = asked(a_run("t-2"), effect, {"to": "a@b.c"})
+        assert form == asked(
+            a_run("t-3"), effect, {"to": "a@b.c"}
+        )  # asked once, however often it runs
+        over = datetime.fromtimestamp(stack.machine.clock.now() - GRACE, UTC)
+        assert form.facts == {
+            "effect": "send",
+            "key": f"{JOB}/send",
+            "about": {"to": "a@b.c"},
+            "began": (over - timedelta(seconds=60)).isoformat(timespec="seconds"),
+            "over": over.isoformat(timespec="seconds"),
+        }
+        answers = {form.name: {"done": True, "result": {"id": "x"}} if done else {"done": False}}
+        expected = Sent(id="x") if done else Sent(id="sent-2")
+        assert once(replace(a_run("t-4"), answers=answers), effect, None) == expected
+        assert once(a_run("t-5"), effect, None) == expected
+    assert len(outside.done) == (1 if done else 2)
+
+
+def test_what_a_person_said_of_one_try_is_not_said_of_the_next(
+    stack: Stack, outside: Outside
+) -> None:
+    """REQ-IDEM-01: "it was not done" lets one try act. When that one is cut off too, it is another doubt."""
+    effect = outside.effect("ask")
+    with stack.machine.inside("act"):
+        left_in_doubt(stack, outside, effect, a_run("t-1"))
+        first = asked(a_run("t-2"), effect)
+        answers = {first.name: {"done": False}}
+        left_in_doubt(stack, outside, effect, replace(a_run("t-3"), answers=answers))
+        second = asked(replace(a_run("t-4"), answers=answers), effect)
+    assert second.name != first.name
+    assert len(outside.done) == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "wrong"),
+    [
+        ("yes", "body: Input should be a valid dictionary or instance of Word"),
+        ({"done": "no"}, "done: Input should be a valid boolean"),
+        ({"done": True}, "`result` belongs to what was done"),
+        ({"done": False, "result": {"id": "x"}}, "`result` belongs to what was done"),
+        ({"done": True, "result": {}}, "id: Field required"),
+        ({"done": False, "why": "x"}, "why: Extra inputs are not permitted"),
+    ],
+)
+def test_a_word_that_makes_no_sense_is_asked_again_with_what_is_wrong(
+    stack: Stack, outside: Outside, word: Any, wrong: str
+) -> None:
+    """REQ-IDEM-01: it neither acts nor ends the job."""
+    effect = outside.effect("ask")
+    with stack.machine.inside("act"):
+        left_in_doubt(stack, outside, effect, a_run("t-1"))
+        form = asked(a_run("t-2"), effect)
+        answers = {form.name: word}
+        again = asked(replace(a_run("t-3"), answers=answers), effect)
+        assert again.name != form.name
+        assert wrong in again.facts["wrong"]
+        answers[again.name] = {"done": True, "result": {"id": "x"}}
+        assert once(replace(a_run("t-4"), answers=answers), effect, None) == Sent(id="x")
+    assert len(outside.done) == 1
+
+
+class Nested(BaseModel):
+    """A result with a model of its own."""
+
+    sent: Sent
+    copies: list[Sent] = []
+
+
+@pytest.mark.parametrize(
+    ("model", "result", "wrong"),
+    [
+        (Sent, {"id": "x"}, {"id": 7}),
+        (Nested, {"sent": {"id": "x"}}, {"sent": {}}),
+    ],
+)
+def test_the_schema_of_the_form_takes_what_settles_and_refuses_the_rest(
+    model: type[BaseModel], result: Any, wrong: Any
+) -> None:
+    form = form_of(Effect("send", model, lambda key, about: about), "t-1", {})
+    valid = Draft202012Validator(form.schema).is_valid
+    assert valid({"done": True, "result": result})
+    assert valid({"done": False})
+    for word in (
+        {"done": True, "result": wrong},
+        {"done": True},
+        {"done": False, "result": result},
+        {"done": 1},
+        {},
+        [],
+    ):
+        assert not valid(word), word
+
+
+def test_a_try_that_was_not_answered_and_one_after_it_in_the_same_work_do_not_both_act(
+    stack: Stack, outside: Outside
+) -> None:
+    """REQ-IDEM-01: each call of `once` reserves for itself, also where the invocation and its message are the same."""
+
+    def silent(key: str, about: Any) -> Sent:
+        outside.done.append(key)
+        raise TransientError("no answer")
+
+    run = a_run("t-1")
+    with stack.machine.inside("act"):
+        with pytest.raises(TransientError):
+            once(run, Effect("send", Sent, silent, "retry"), None)
+        with pytest.raises(EffectInProgressError):
+            once(run, Effect("send", Sent, silent, "retry"), None)
+    assert outside.done == [f"{JOB}/send"]
+
+
+def test_a_job_waits_until_its_doubt_can_be_settled_and_that_uses_up_no_failure(
+    stack: Stack,
+) -> None:
+    """REQ-IDEM-01: the outside acts and gives no answer. The doubt lasts 70 s, longer than five failures take."""
+    silent: list[str] = []
+
+    def give_no_answer(phase: Phase, call: Call) -> None:
+        key = str(call.parameters.get("Key"))
+        if phase == "after" and call.operation == "PutObject" and key.startswith("outbox/"):
+            silent.append(key)
+            raise TransientError("no answer")
+
+    stack.machine.on_call(give_no_answer)
+    began = stack.machine.clock.now()
+    job_id = stack.run("r1", 0)
+    assert (stack.head(job_id)["status"], stack.head(job_id).get("reason")) == ("done", None)
+    assert len(silent) == len(set(silent)) == len(stack.outbox(job_id)) == 2
+    assert stack.machine.clock.now() - began > 2 * (60 + GRACE)
+
+
+def test_the_late_record_of_a_try_does_not_replace_what_its_doubt_was_settled_with(
+    stack: Stack, outside: Outside
+) -> None:
+    """REQ-IDEM-01: nobody writes over the record but who reserved it last."""
+
+    def slow(key: str, about: Any) -> Sent:
         stack.machine.clock.advance(60 + GRACE)
-        assert settle(JOB, "send", result)
-        assert settle(JOB, "send", result)
-        assert not settle(JOB, "send", Sent(id="another word"))
-        expected = result or Sent(id="sent-2")
-        assert once(a_run("t-2"), effect, None) == expected
-        assert not settle(JOB, "send", None)
+        known = outside.effect(lambda key: Sent(id="found"))
+        assert once(a_run("t-2"), known, None) == Sent(id="found")
+        return Sent(id="late")
+
+    with stack.machine.inside("act"):
+        with pytest.raises(EffectInProgressError):
+            once(a_run("t-1"), Effect("send", Sent, slow), None)
+        assert once(a_run("t-3"), outside.effect(), None) == Sent(id="found")
+
+
+def test_what_was_not_applied_too_late_to_say_so_frees_nothing_that_another_try_holds(
+    stack: Stack, outside: Outside
+) -> None:
+    """REQ-IDEM-01: its try was over, and another one settled it."""
+
+    def slow(key: str, about: Any) -> Sent:
+        stack.machine.clock.advance(60 + GRACE)
+        known = outside.effect(lambda key: Sent(id="found"))
+        assert once(a_run("t-2"), known, None) == Sent(id="found")
+        raise NotAppliedError
+
+    with stack.machine.inside("act"):
+        with pytest.raises(EffectInProgressError):
+            once(a_run("t-1"), Effect("send", Sent, slow), None)
+        assert once(a_run("t-3"), outside.effect(), None) == Sent(id="found")
+    assert outside.done == []
 
 
 def test_two_who_settle_a_doubt_at_once_do_not_both_act(stack: Stack, outside: Outside) -> None:

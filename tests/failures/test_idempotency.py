@@ -21,10 +21,9 @@ from stafette.aws import effects, keys
 from stafette.aws.effects import (
     GRACE,
     Effect,
-    EffectInDoubtError,
     once,
 )
-from stafette.core.errors import PermanentError
+from stafette.core.errors import BlockedError, PermanentError
 from tests.failures.conftest import Stack, aws_error, event, failed
 from tests.failures.outside import JOB, Outside, Sent, a_notice, a_run
 
@@ -156,7 +155,7 @@ def test_an_effect_that_breaks_its_promise_is_still_done_once(stack: Stack) -> N
     act, done = _returning(object())
     results = _three_deliveries(stack, Effect("send", Sent, act))
     assert len(done) == 1
-    assert isinstance(results[1], EffectInDoubtError)
+    assert isinstance(results[1], BlockedError)
 
 
 @pytest.mark.parametrize("in_doubt", ["ask", "retry"])

@@ -14,8 +14,9 @@ from boto3.dynamodb.conditions import AttributeBase, ConditionBase
 from cli import read as events
 from local.demo import EVENTS
 from local.prove.checks import breaks
+from local.prove.course import Result, Scenario
 from local.prove.faults import read
-from local.prove.prover import Prover, Result, Scenario, proving
+from local.prove.prover import Prover, proving
 from stafette.aws import effects, table
 from stafette.aws.table import ConditionFailedError
 from stafette.core.decide import Drop, Resend, Work

@@ -1,21 +1,22 @@
 """`python -m tests.golden.record`: writes down what the code of today stores and sends, at each moment of a run.
 
-Run it once for a version that is released, into a folder of its own. A recording is never edited or written again:
-it is what jobs that are under way look like when the next version comes.
+Run it for a version that is released, into a folder of its own. A recording that is there is never edited or written
+again: it is what jobs that are under way look like when the next version comes.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from local.model import error
+from local.prove.course import START, Scenario
 from local.prove.faults import read as faults
-from local.prove.prover import START, Prover, Scenario, proving
+from local.prove.prover import Prover, proving
 from local.prove.runner import quiet
 from stafette.core.messages import VERSION
 
 HERE = Path(__file__).resolve().parent
-# Besides the moments between two deliveries: workers that were cut off in the middle of their work.
+# Besides the moments between two deliveries: workers that were cut off or turned away in the middle of their work.
 CUT_OFF = {
     "classify-cut-off-before-its-model-call": "die-before:classify:3",
     "classify-cut-off-before-its-advance": "die-before:classify:6",
@@ -23,6 +24,10 @@ CUT_OFF = {
     "parts-cut-off-after-the-first": "die-after:enrich_record:9",
     "act-cut-off-between-an-effect-and-its-record": "die-after:act:3",
     "act-cut-off-before-its-result": "die-before:act:8",
+    # Waiting is state: a wake number, and a delayed message.
+    "classify-waits-for-its-model": "throttle:classify:3",
+    "a-part-waits-for-its-model": "throttle:enrich_record:6",
+    "act-waits-for-an-effect-under-way": "lose-all:act:2",
 }
 
 
@@ -48,7 +53,7 @@ def stored(prover: Prover) -> dict[str, Any]:
 def record(folder: Path) -> None:
     """Writes the recordings of the urgent ticket."""
     request = json.loads((HERE.parent.parent / "events" / "urgent.json").read_text())
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     with proving(Scenario("urgent", (request,))) as prover:
         prover.undisturbed()
         for n, moment in enumerate(prover.moments):
@@ -59,16 +64,18 @@ def record(folder: Path) -> None:
         for name, fault in CUT_OFF.items():
             prover.cut_off(faults(fault))
             _write(folder / f"{name}.json", stored(prover))
+        for function in ("classify", "draft"):
+            prover.cut_off(faults(f"die-before:{function}:1"))
+            prover.model.script(error(400, "invalid_request_error"))
+            prover.run_until_quiet()
+            _write(folder / f"{function}-failed.json", stored(prover))
 
 
 def _write(file: Path, held: dict[str, Any]) -> None:
-    file.write_text(json.dumps(held, indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+    if not file.exists():
+        file.write_text(json.dumps(held, separators=(",", ":"), sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    place = HERE / f"v{VERSION}"
-    if any(place.glob("*.json")):
-        sys.exit(f"{place} is recorded already, and a recording is never written again")
-    place.rmdir() if place.exists() else None
     quiet()
-    record(place)
+    record(HERE / f"v{VERSION}")

@@ -12,6 +12,7 @@ import pytest
 from local import serve
 from local.clock import RealClock
 from local.machine import Machine
+from local.processes import processes
 from tests.integration.test_local_machine import SMALL
 
 APP = """
@@ -20,6 +21,13 @@ from stafette.aws.clients import sns
 def handler(event, context):
     for record in event["Records"]:
         sns().publish(TopicArn=os.environ["TOPIC"], Message=record["body"])
+"""
+
+SLOW = """
+import time
+def handler(event, context):
+    time.sleep(event["wait"])
+    return "awake"
 """
 
 
@@ -72,3 +80,17 @@ def test_run_writes_where_it_is_and_takes_it_away_at_the_end(tmp_path: Path) -> 
     assert str(seen[0]["endpoint"]).startswith("http://127.0.0.1:")
     assert seen[0]["model_base_url"] is None
     assert not (tmp_path / "local.json").exists()
+
+
+def test_a_process_is_ended_at_the_limit_of_its_invocation_and_the_next_one_is_served(
+    template: Path,
+) -> None:
+    (template.parent / "work" / "app.py").write_text(SLOW)
+    with (
+        Machine(template, clock=RealClock(speed=10)) as machine,
+        serve.served(machine) as endpoint,
+        processes(machine, endpoint, 1),
+    ):
+        with pytest.raises(TimeoutError, match="after 10 s"):
+            machine.invoke("work", {"wait": 300})
+        assert machine.invoke("work", {"wait": 0}) == "awake"

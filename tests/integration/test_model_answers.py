@@ -1,6 +1,7 @@
 """How an answer becomes a value, and what is recorded of the call, whatever the answer was."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,9 @@ def test_request_holds_the_agents_file_the_text_and_the_schema(
     worker().ask("Where is my card?")
     [request] = offline.requests
     assert request["messages"] == [{"role": "user", "content": "Where is my card?"}]
-    assert request["system"].startswith("You sort the tickets")
+    [system] = request["system"]
+    assert system["text"].startswith("You sort the tickets")
+    assert system["cache_control"] == {"type": "ephemeral"}
     assert request["max_tokens"] == 512
     assert request["output_config"]["format"]["schema"]["additionalProperties"] is False
     assert request["thinking"] == {"type": "disabled"}
@@ -108,7 +111,7 @@ def test_call_for_a_part_is_recorded_beside_the_part(worker: Make) -> None:
     assert call["pk"] == "JOB#j1#enrich#000"
 
 
-def test_record_is_begun_before_the_request_and_holds_neither_prompt_nor_answer(
+def test_record_is_begun_before_the_request_and_holds_no_prompt_and_no_answer_that_was_rejected(
     worker: Make, offline: OfflineModel
 ) -> None:
     asking = worker()
@@ -119,7 +122,7 @@ def test_record_is_begun_before_the_request_and_holds_neither_prompt_nor_answer(
         return says(label(reason="ANSWER"))(request)  # type: ignore[operator]
 
     offline.script(look)
-    asking.ask("PROMPT")
+    asking.ask("PROMPT", check=lambda value: "no" if value.reason == "ANSWER" else None)
     assert [(call["outcome"], call["usage_incomplete"]) for call in seen] == [("begun", True)]
     assert not any(word in str([*seen, *asking.calls()]) for word in ("PROMPT", "ANSWER"))
 
@@ -189,22 +192,26 @@ def test_req_llm_04_unknown_stop_is_a_failure_of_that_name(
         ("[]", "does not fit"),
     ],
 )
-def test_answer_that_does_not_fit_is_transient_and_says_where(
+def test_answer_that_does_not_fit_is_paid_for_and_its_record_says_where(
     worker: Make, offline: OfflineModel, text: str, says_where: str
 ) -> None:
     asking = worker()
     offline.script(says(text, usage=USAGE))
-    with pytest.raises(TransientError, match=says_where) as failed:
-        asking.ask()
-    assert failed.value.reason == "invalid_answer"
-    [call] = asking.calls()
-    assert (call["outcome"], call["cost_micro"]) == ("invalid_answer", 162)
-    assert "weather" not in str(failed.value)
+    asking.ask()
+    rejected, good = asking.calls()
+    assert (rejected["outcome"], rejected["cost_micro"]) == ("invalid_answer", 162)
+    assert (good["outcome"], good["why"]) == ("ok", "retry")
+    assert says_where in rejected["fault"]
+    assert "weather" not in str(rejected)
+
+
+class Point(BaseModel):
+    x: float
 
 
 class Score(BaseModel):
     score: float
-    more: list[dict[str, float]] = []
+    more: list[Point] = []
 
 
 @pytest.mark.parametrize(
@@ -220,10 +227,12 @@ class Score(BaseModel):
 def test_req_parse_03_numbers_that_are_not_finite_are_refused_with_their_place(
     worker: Make, offline: OfflineModel, text: str, place: str
 ) -> None:
+    asking = worker()
     offline.script(says(text))
-    with pytest.raises(TransientError, match=place) as failed:
-        worker().ask(answer=Score)
-    assert failed.value.reason == "invalid_answer"
+    asking.ask(answer=Score)
+    rejected, _ = asking.calls()
+    assert rejected["outcome"] == "invalid_answer"
+    assert re.search(place, rejected["fault"])
 
 
 @pytest.mark.parametrize(
@@ -251,12 +260,23 @@ class Node(BaseModel):
     children: list["Node"] = []
 
 
-def test_req_llm_07_schema_that_does_not_compile_is_asked_for_once(
+def test_req_llm_07_schema_that_does_not_compile_is_refused_with_its_field_and_not_asked_for(
     worker: Make, offline: OfflineModel
 ) -> None:
     asking = worker()
-    with pytest.raises(PermanentError) as failed:
+    with pytest.raises(PermanentError, match=r"Node: children\[\]: Node holds itself") as failed:
         asking.ask(answer=Node)
+    assert failed.value.reason == "schema_unsupported"
+    assert (offline.calls, asking.calls()) == (0, [])
+
+
+def test_req_llm_07_schema_that_the_service_refuses_all_the_same_is_asked_for_once(
+    worker: Make, offline: OfflineModel
+) -> None:
+    asking = worker()
+    offline.script(error(400, "invalid_request_error", message="the grammar is too large"))
+    with pytest.raises(PermanentError) as failed:
+        asking.ask()
     assert failed.value.reason == "invalid_request"
     assert [call["outcome"] for call in asking.calls()] == ["invalid_request"]
 

@@ -94,11 +94,11 @@ def test_req_llm_02_wait_is_handed_on_and_nobody_sleeps(
     worker: Make, offline: OfflineModel
 ) -> None:
     offline.script(
-        error(429, "rate_limit_error", {"retry-after": "3600"}),
         error(529, "overloaded_error", {"retry-after": "2"}),
+        error(429, "rate_limit_error", {"retry-after": "3600"}),
     )
     began = time.monotonic()
-    for wait in (3600.0, 2.0):
+    for wait in (2.0, 3600.0):
         with pytest.raises(ThrottledError) as failed:
             worker().ask()
         assert failed.value.wait == wait

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stafette.agent import models
-from stafette.agent.definition import DefinitionError, load, names, read
+from stafette.agent.definition import DefinitionError, chain, load, names, read
 
 GOOD = """---
 name: helper
@@ -53,6 +53,11 @@ def test_agent_that_names_no_tools_has_none(tmp_path: Path) -> None:
         ("name: helper", "name: ../helper", "name"),
         ("name: helper", "name: other", "name"),
         ("model: haiku\n", "", "model"),
+        ("max_tokens: 300", "confidence: 1.5", "confidence"),
+        ("max_tokens: 300", "confidence: .nan", "confidence"),
+        ("max_tokens: 300", "cache: 1 hour", "cache"),
+        ("max_tokens: 300", "fallback: ../other", "fallback"),
+        ("max_tokens: 300", "capabilities: read, fly", "capabilities.1"),
     ],
 )
 def test_wrong_field_is_named_with_its_file(
@@ -60,6 +65,62 @@ def test_wrong_field_is_named_with_its_file(
 ) -> None:
     with pytest.raises(DefinitionError, match=rf"agents/helper\.md: {field}: "):
         read(written(tmp_path, GOOD.replace(line, replacement)))
+
+
+def test_what_an_agent_needs_around_its_calls_stands_in_its_file(tmp_path: Path) -> None:
+    more = "fallback: larger\nconfidence: 0.6\ncache: 3600\ncapabilities: read, send\n"
+    agent = read(written(tmp_path, GOOD.replace("max_tokens: 300\n", more)))
+    assert (agent.fallback, agent.confidence, agent.cache) == ("larger", 0.6, 3600)
+    assert agent.capabilities == ("read", "send")
+    plain = read(written(tmp_path, GOOD.replace("name: helper", "name: plain"), "plain.md"))
+    assert (plain.fallback, plain.confidence, plain.cache, plain.capabilities) == (
+        None,
+        None,
+        0,
+        (),
+    )
+
+
+def test_version_of_an_agent_changes_with_anything_that_its_file_says(tmp_path: Path) -> None:
+    texts = (GOOD, GOOD + "More.", GOOD.replace("300", "301"), GOOD.replace("haiku", "sonnet"))
+    versions = []
+    for n, text in enumerate(texts):
+        (tmp_path / str(n)).mkdir()
+        versions.append(read(written(tmp_path / str(n), text)).version)
+    assert len(set(versions)) == len(versions)
+
+
+def fall_back(folder: Path, **to: str) -> None:
+    """Writes agents, each with the one that it falls back on; an empty name is none."""
+    for name, other in to.items():
+        text = GOOD.replace("name: helper", f"name: {name}")
+        text = text.replace("max_tokens: 300", f"fallback: {other}") if other else text
+        written(folder, text, f"{name}.md")
+
+
+def test_chain_of_fallbacks_is_read_in_order(tmp_path: Path) -> None:
+    fall_back(tmp_path, a="b", b="c", c="d", d="")
+    assert [agent.name for agent in chain("a", tmp_path)] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("to", "fault"),
+    [
+        ({"a": "nobody"}, r"agents/a\.md: fallback: there is no agent nobody"),
+        ({"a": "a"}, r"agents/a\.md: fallback: a circle: a -> a"),
+        ({"a": "b", "b": "c", "c": "b"}, r"agents/c\.md: fallback: a circle: b -> c -> b"),
+        (
+            {"a": "b", "b": "c", "c": "d", "d": "e", "e": ""},
+            r"agents/d\.md: fallback: 3 agents in a row are the most",
+        ),
+    ],
+)
+def test_chain_of_fallbacks_that_leads_nowhere_is_refused_at_load(
+    tmp_path: Path, to: dict[str, str], fault: str
+) -> None:
+    fall_back(tmp_path, **to)
+    with pytest.raises(DefinitionError, match=fault):
+        chain("a", tmp_path)
 
 
 @pytest.mark.parametrize(

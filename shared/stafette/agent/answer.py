@@ -1,11 +1,12 @@
-"""A model's answer becomes a value, or an error that says what happens to the work.
+"""A model's answer becomes a value that may be used, or an error that says what is wrong with it.
 
-How the answer ended is judged before what it says: a refusal or half an answer is never parsed.
+How the answer ended is judged before what it says: a refusal or half an answer is never parsed. Then it is judged by
+its schema, by the check that a call declares, and by how sure it is.
 """
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from anthropic import transform_schema
 from anthropic.types import Message, OutputConfigParam
 from pydantic import BaseModel, ValidationError
 
+from stafette.agent.schema import check_schema
 from stafette.core.body import whole_text
 from stafette.core.errors import PermanentError, TransientError
 
@@ -20,6 +22,29 @@ T = TypeVar("T", bound=BaseModel)
 
 _WHOLE = {"end_turn", "stop_sequence"}
 _CUT = {"max_tokens", "model_context_window_exceeded"}
+# Characters of a sentence of a check that are kept.
+_MOST_SAID = 500
+
+# What a call may say of an answer that fits its schema: None, or a sentence of what is wrong with it. Pure.
+Check = Callable[[T], str | None]
+
+
+class RejectedError(TransientError):
+    """An answer came whole, was paid for, and may not be used.
+
+    Its text says where and what kind, never the value: it is logged, and an answer must not be. `said` is the answer.
+    """
+
+    reason = "invalid_answer"
+
+    def __init__(self, fault: str, *, reason: str | None = None, said: str = "") -> None:
+        super().__init__(fault, reason=reason)
+        self.said = said
+
+
+# The reasons of a RejectedError.
+INVALID, CHECK_FAILED, LOW_CONFIDENCE = "invalid_answer", "check_failed", "low_confidence"
+REJECTED = (INVALID, CHECK_FAILED, LOW_CONFIDENCE)
 
 
 @lru_cache(maxsize=256)
@@ -27,8 +52,43 @@ def output_format(answer: type[BaseModel]) -> OutputConfigParam:
     """What to ask for, so that the answer fits the model `answer`.
 
     Bounds that the service does not compile are moved into descriptions; they are checked when the answer is read.
+
+    Raises:
+        PermanentError: `schema_unsupported`: the service would refuse it; says which field and why.
     """
+    check_schema(answer)
     return {"format": {"type": "json_schema", "schema": transform_schema(answer)}}
+
+
+def judge(value: T, check: Check[T] | None, floor: float | None) -> T:
+    """The value, if it may be used.
+
+    Args:
+        check: what the call says of it.
+        floor: the least confidence that it needs, in its field of that name.
+
+    Raises:
+        RejectedError: `check_failed` or `low_confidence`.
+        PermanentError: `no_confidence`: there is a floor, and answers of this model have no such field.
+    """
+    if check is not None and (fault := check(value)):
+        raise RejectedError(whole_text(fault)[:_MOST_SAID], reason=CHECK_FAILED)
+    if floor is None:
+        return value
+    sure = getattr(value, "confidence", None)
+    if not isinstance(sure, int | float):
+        raise PermanentError(
+            f"the agent has a confidence floor, and {type(value).__name__} has no field confidence",
+            reason="no_confidence",
+        )
+    if sure < floor:
+        raise RejectedError(f"confidence {sure:.2f} is under {floor:.2f}", reason=LOW_CONFIDENCE)
+    return value
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, thinking and tool calls aside."""
+    return "".join(block.text for block in message.content if block.type == "text")
 
 
 def read(message: Message, answer: type[T]) -> T:
@@ -36,25 +96,21 @@ def read(message: Message, answer: type[T]) -> T:
 
     Raises:
         PermanentError: `refused`, `output_truncated`, or the name of a way to stop that has no meaning here.
-        TransientError: `invalid_answer`: it is not JSON, does not fit, or holds a number that is not finite.
+        RejectedError: `invalid_answer`: it is not JSON, does not fit, or holds a number that is not finite.
     """
     check_stop(message)
-    text = "".join(block.text for block in message.content if block.type == "text")
+    text = text_of(message)
     try:
         # Cleaned as data: half a surrogate pair hides in an escape until the JSON is read.
         value = answer.model_validate_json(json.dumps(cleaned(json.loads(text))))
     except ValidationError as exc:
         # Where and what kind, never the value: the detail is logged, and an answer must not be.
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['type']}" for fault in exc.errors()]
-        raise TransientError(
-            f"the answer does not fit: {', '.join(faults)}", reason="invalid_answer"
-        ) from None
+        raise RejectedError(f"the answer does not fit: {', '.join(faults)}") from None
     except (ValueError, RecursionError) as exc:
-        raise TransientError("the answer is not JSON", reason="invalid_answer") from exc
+        raise RejectedError("the answer is not JSON") from exc
     if place := next(_not_finite(value.model_dump(), ""), None):
-        raise TransientError(
-            f"the answer does not fit: {place}: not finite", reason="invalid_answer"
-        )
+        raise RejectedError(f"the answer does not fit: {place}: not finite")
     return value
 
 

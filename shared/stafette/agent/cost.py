@@ -4,11 +4,14 @@ The amounts that travel and add up are whole micro-dollars; `usd` gives the exac
 """
 
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 
 from stafette.agent.models import Model
+from stafette.core.budget import Amount
 
 _MILLION = Decimal(1_000_000)
+# Tokens that the service adds to a request of its own accord, at most: what tells the model of the answer's format.
+_ADDED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,16 @@ def usd(tokens: Tokens, model: Model) -> Decimal:
 def micro(tokens: Tokens, model: Model) -> int:
     """The cost in whole micro-dollars, rounded half up."""
     return int((usd(tokens, model) * _MILLION).to_integral_value(rounding=ROUND_HALF_UP))
+
+
+def most(bytes_sent: int, max_tokens: int, model: Model) -> Amount:
+    """The most that a request can cost and use: a token is a byte at least, and each may be written to the cache.
+
+    Args:
+        bytes_sent: of the request's text, in UTF-8, schema included.
+        max_tokens: the most that the answer may be.
+    """
+    sent = bytes_sent + _ADDED
+    tokens = Tokens(output=max_tokens, cache_write=sent)
+    exact = usd(tokens, model) * _MILLION
+    return Amount(int(exact.to_integral_value(rounding=ROUND_CEILING)), sent + max_tokens)

@@ -5,6 +5,7 @@ Owns reading and checking them. Knows no model and calls none. Files are read wh
 
 import re
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,12 @@ from stafette.agent.models import ALIASES, MODELS
 from stafette.core.errors import StafetteError
 
 FOLDER = Path(__file__).parents[2] / "agents"
+
+# How many agents may stand behind one: a question is asked of few, then of a person.
+MOST_FALLBACKS = 3
+
+# Single powers. What runs an agent declares which of them it has.
+Capability = Literal["read", "edit", "push", "merge", "deploy", "secrets", "send"]
 
 # What an agent may be called. It holds no dot and no slash, so that a name is never a path.
 NAME = r"[a-z][a-z0-9_-]{0,63}"
@@ -47,6 +54,10 @@ class Agent(BaseModel):
         tools: what it may use; none when the file names none.
         max_tokens: the most that one answer may be.
         effort: how hard it thinks before it answers; None: it answers at once, where its model can.
+        fallback: the agent that is asked when this one's answers fall short, for example one with a larger model.
+        confidence: answers with a lower `confidence` than this fall short; None takes them as they are.
+        cache: seconds for which an answer is given again to the same input of the same tenant; 0 asks every time.
+        capabilities: the powers that its work needs.
         prompt: the body of the file: the system prompt.
     """
 
@@ -58,7 +69,16 @@ class Agent(BaseModel):
     tools: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")], ...] = ()
     max_tokens: int = Field(default=1024, ge=1, le=64_000)
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    fallback: str | None = Field(default=None, pattern=f"^{NAME}$")
+    confidence: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    cache: int = Field(default=0, ge=0, le=30 * 86_400)
+    capabilities: tuple[Capability, ...] = ()
     prompt: str = Field(min_length=1)
+
+    @property
+    def version(self) -> str:
+        """Changes with anything that its file says."""
+        return sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     @field_validator("model")
     @classmethod
@@ -73,12 +93,12 @@ class Agent(BaseModel):
             raise ValueError("its model takes no effort")
         return value
 
-    @field_validator("tools", mode="before")
+    @field_validator("tools", "capabilities", mode="before")
     @classmethod
-    def _split_tools(cls, value: Any) -> Any:
+    def _split(cls, value: Any) -> Any:
         """Claude Code's files write tools as one line, `Read, Grep`."""
         if isinstance(value, str):
-            return tuple(tool.strip() for tool in value.split(",") if tool.strip())
+            return tuple(word.strip() for word in value.split(",") if word.strip())
         return () if value is None else value
 
 
@@ -86,16 +106,36 @@ def load(name: str) -> Agent:
     """The agent of this name.
 
     Raises:
-        DefinitionError: there is no such agent, or its file is wrong; says which file and which field.
+        DefinitionError: there is no such agent, its file is wrong, or one that it falls back on; says which file and
+            which field.
     """
+    return chain(name)[0]
+
+
+def chain(name: str, folder: Path | None = None) -> tuple[Agent, ...]:
+    """The agent of this name and those that it falls back on, in order; see `load`."""
     if not re.fullmatch(NAME, name):
         raise DefinitionError("the name of an agent is made of small letters, digits, `_` and `-`")
-    return read(FOLDER / f"{name}.md")
+    folder = folder or FOLDER
+    found = [read(folder / f"{name}.md")]
+    while (next_one := found[-1].fallback) is not None:
+        where = f"agents/{found[-1].name}.md: fallback:"
+        passed = [agent.name for agent in found]
+        if next_one in passed:
+            circle = " -> ".join([*passed[passed.index(next_one) :], next_one])
+            raise DefinitionError(f"{where} a circle: {circle}")
+        if len(passed) > MOST_FALLBACKS:
+            raise DefinitionError(f"{where} {MOST_FALLBACKS} agents in a row are the most")
+        file = folder / f"{next_one}.md"
+        if not file.exists():
+            raise DefinitionError(f"{where} there is no agent {next_one}")
+        found.append(read(file))
+    return tuple(found)
 
 
-def names(folder: Path = FOLDER) -> list[str]:
+def names(folder: Path | None = None) -> list[str]:
     """The names of all agents, sorted."""
-    return sorted(file.stem for file in folder.glob("*.md"))
+    return sorted(file.stem for file in (folder or FOLDER).glob("*.md"))
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from typing import Any
 
 import anthropic
 import httpx2
-from anthropic.types import Message, MessageParam, OutputConfigParam
+from anthropic.types import Message, MessageParam, OutputConfigParam, TextBlockParam
 
 from stafette import clock, settings
 from stafette.agent import models
@@ -60,6 +60,7 @@ def send(
     *,
     seconds: float,
     output: OutputConfigParam | None = None,
+    remark: str | None = None,
 ) -> Reply:
     """Makes exactly one request.
 
@@ -68,6 +69,7 @@ def send(
         messages: the conversation so far.
         seconds: the longest that it may take.
         output: the format that the answer must have.
+        remark: what this request adds to the agent's instructions.
 
     Raises:
         StafetteError: what the provider's error means for the work; `reason` is never made from its text.
@@ -76,7 +78,7 @@ def send(
         raw = client().messages.with_raw_response.create(
             model=_id_at_provider(agent.model),
             max_tokens=agent.max_tokens,
-            system=agent.prompt,
+            system=instructions(agent, remark),
             messages=messages,
             timeout=httpx2.Timeout(seconds, connect=min(5.0, seconds)),
             **_options(agent, output),
@@ -87,6 +89,17 @@ def send(
             "the provider sent something that is no message", reason="model_broken_answer"
         )
     return Reply(message, offline=OFFLINE in raw.headers)
+
+
+def instructions(agent: Agent, remark: str | None = None) -> list[TextBlockParam]:
+    """The system prompt. The agent's own part is the same in each request and ends where the provider may cache it;
+    a prefix that is too short for that is not cached and costs nothing more."""
+    own: TextBlockParam = {
+        "type": "text",
+        "text": agent.prompt,
+        "cache_control": {"type": "ephemeral"},
+    }
+    return [own] if remark is None else [own, {"type": "text", "text": remark}]
 
 
 def client() -> anthropic.Anthropic | anthropic.AnthropicBedrock:

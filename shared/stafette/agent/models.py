@@ -88,15 +88,20 @@ ALIASES = {
 _NAME = re.compile(r"claude-[a-z]+-\d+(?:-\d{1,2})?(?!\d)")
 
 
-def model(name: str) -> Model:
-    """The model of this id, in the spelling of any provider.
+def name(spelled: str) -> str:
+    """The one name of a model, of its id in the spelling of any provider.
 
     Raises:
         PermanentError: `model_unpriced`. What cannot be billed is not called.
     """
-    found = _NAME.search(name)
+    found = _NAME.search(spelled)
     if not found or found[0] not in MODELS:
         raise PermanentError(
-            f"no price for model {name!r} in stafette.agent.models", reason="model_unpriced"
+            f"no price for model {spelled!r} in stafette.agent.models", reason="model_unpriced"
         )
-    return MODELS[found[0]]
+    return found[0]
+
+
+def model(spelled: str) -> Model:
+    """The model of this id; see `name`."""
+    return MODELS[name(spelled)]

@@ -2,11 +2,9 @@
 
 from hashlib import sha256
 
-from botocore.exceptions import ClientError
-
 from stafette import settings
 from stafette.aws import clients
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, code, translated
 from stafette.core.errors import RefusedError
 from stafette.core.messages import Ref
 
@@ -21,7 +19,7 @@ def put(text: str, folder: str) -> Ref:
     key = f"artifacts/{folder}/{digest}"
     try:
         clients.s3().put_object(Bucket=settings.bucket(), Key=key, Body=data)
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
     return Ref(key=key, bytes=len(data), sha256=digest)
 
@@ -39,9 +37,9 @@ def get(ref: Ref, within: str = "artifacts/") -> str:
         )
     try:
         data = clients.s3().get_object(Bucket=settings.bucket(), Key=ref.key)["Body"].read()
-    except ClientError as error:
+    except FAILED_CALLS as error:
         # Who may not list a bucket is told so of a key that is not there.
-        if error.response["Error"]["Code"] in ("NoSuchKey", "404", "AccessDenied"):
+        if code(error) in ("NoSuchKey", "404", "AccessDenied"):
             raise RefusedError(f"{ref.key} is gone", reason="artifact_missing") from error
         raise translated(error) from error
     if sha256(data).hexdigest() != ref.sha256:

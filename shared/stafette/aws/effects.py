@@ -6,6 +6,8 @@ whether the action took place, and the effect says what to do then. One record, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from aws_lambda_powertools.utilities.idempotency import (
@@ -26,35 +28,40 @@ from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import (
 from aws_lambda_powertools.utilities.idempotency.serialization.pydantic import PydanticSerializer
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from boto3.dynamodb.conditions import Attr
-from botocore.exceptions import ClientError
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 
 from stafette import clock, settings
 from stafette.aws import artifacts, clients, keys, table
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, translated
+from stafette.aws.patience import patiently
 from stafette.aws.store import VALUE_LIMIT, expires
 from stafette.aws.table import ConditionFailedError
-from stafette.core.errors import PermanentError, StafetteError, TransientError
-from stafette.core.messages import Ref
+from stafette.core.errors import (
+    BlockedError,
+    PermanentError,
+    StafetteError,
+    ThrottledError,
+    TransientError,
+)
+from stafette.core.form import Form
+from stafette.core.messages import Ref, faults, fingerprint
 from stafette.core.run import Run
 
 # Seconds after the end of an invocation in which a request that it made may still be applied.
 GRACE = 10.0
 
+# Tells the calls of `once` in one process apart: each reserves under a token of its own.
+_CALLS = count(1)
+
 R = TypeVar("R", bound=BaseModel)
 InDoubt = Literal["ask", "retry"] | Callable[[str], Any]
 
 
-class EffectInProgressError(TransientError):
-    """Another try at this effect may still be under way."""
+class EffectInProgressError(ThrottledError):
+    """Another try at this effect may still be under way: it is waited for, and that uses up no failure."""
 
     reason = "effect_in_progress"
-
-
-class EffectInDoubtError(PermanentError):
-    """A try at this effect was cut off, and nobody knows whether it took place: a person has to find out."""
-
-    reason = "effect_in_doubt"
 
 
 class NotAppliedError(TransientError):
@@ -72,7 +79,8 @@ class Effect(Generic[R]):
         result: what it returns: a small pydantic model (ids, a status), stored with the record.
         act: carries it out; is given the key to hand to the outside, and what to act on.
         in_doubt: what to do when a try was cut off: `retry`, only where the outside honours the key; a function
-            of the key that looks up what the outside knows, None if it knows nothing; `ask` a person.
+            of the key that looks up what the outside knows, None if it knows nothing; `ask` a person, who is
+            given the facts and may say that it was done, with its result, or that it was not.
     """
 
     name: str
@@ -91,7 +99,8 @@ def once(run: Run, effect: Effect[R], about: Any) -> R:
     """Carries out an effect of a job, unless it has been: then its stored result is returned.
 
     Raises:
-        PermanentError: `missing_idempotency_key`, or the effect is in doubt and a person has to settle it.
+        BlockedError: the effect is in doubt, and its form has no answer yet.
+        PermanentError: `missing_idempotency_key`.
         TransientError: another try may still be under way, or the outside said that it did nothing.
     """
     for part in (run.job_id, effect.name):
@@ -99,10 +108,10 @@ def once(run: Run, effect: Effect[R], about: Any) -> R:
             raise PermanentError(
                 "an effect needs a job and a name", reason="missing_idempotency_key"
             )
-    layer = _Records(run, effect)
+    layer = _Records(run, effect, about)
 
     def act(key: str) -> R:
-        known = layer.looked_up
+        known = layer.known
         return known if known is not None else effect.act(key, about)
 
     guarded = idempotent_function(
@@ -113,30 +122,52 @@ def once(run: Run, effect: Effect[R], about: Any) -> R:
         output_serializer=PydanticSerializer(effect.result),
     )
     try:
-        return _as(effect.result, guarded(key=f"{run.job_id}/{effect.name}"))
+        return _as(effect.result, guarded(key=layer.key))
     except (IdempotencyAlreadyInProgressError, IdempotencyInconsistentStateError) as error:
-        raise EffectInProgressError from error
+        raise EffectInProgressError(wait=GRACE) from error
     except IdempotencyPersistenceLayerError as error:
         raise _cause(error) from error
 
 
-def settle(job_id: str, name: str, result: BaseModel | None) -> bool:
-    """A person's word on an effect in doubt: it took place (with this result), or it did not (None).
+class Word(BaseModel):
+    """What a person says of an effect in doubt."""
 
-    Returns:
-        False if the effect is not in doubt: it was never begun, it is settled otherwise, or a try may still run.
-    """
-    word: dict[str, Any] = {"status": "NOT_APPLIED"}
-    if result is not None:
-        word = {"status": STATUS_CONSTANTS["COMPLETED"], "data": result.model_dump_json()}
-    doubt = Attr("status").eq(STATUS_CONSTANTS["INPROGRESS"])
-    over = Attr("in_progress_expiration").lte(int((clock.now() - GRACE) * 1000))
-    try:
-        table.update(keys.effect(job_id, name), sets=dict(word.items()), when=doubt & over)
-    except ConditionFailedError as lost:
-        # Said before, or the answer to it was lost.
-        return (lost.old or {}).items() >= word.items()
-    return True
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    done: bool
+    result: Any = None
+
+    @model_validator(mode="after")
+    def _with_its_result(self) -> "Word":
+        if self.done == (self.result is None):
+            raise ValueError("`result` belongs to what was done, and to nothing else")
+        return self
+
+
+def form_of(effect: Effect[Any], token: str, facts: dict[str, Any]) -> Form:
+    """The question whether a try took place. The try's token is in its name: its answer is about no other try."""
+    result = effect.result.model_json_schema()
+    schema = {
+        "type": "object",
+        "properties": {
+            "done": {"type": "boolean", "description": "Did it take place?"},
+            "result": result,
+        },
+        "required": ["done"],
+        "additionalProperties": False,
+        "if": {"properties": {"done": {"const": True}}},
+        "then": {"required": ["result"]},
+        "else": {"not": {"required": ["result"]}},
+    }
+    if "$defs" in result:
+        schema["$defs"] = result.pop("$defs")
+    return Form(
+        name=f"effect.{effect.name}.{fingerprint(token)[:8]}",
+        question=f"A try at {effect.name} was cut off, and nobody knows whether it took place. Find out: was it "
+        "done, and what was its result? If not, it is done now.",
+        schema=schema,
+        facts=facts,
+    )
 
 
 class _Ends:
@@ -152,7 +183,7 @@ class _Ends:
 class _Records(DynamoDBPersistenceLayer):
     """The record of one effect of one job, in the partition of the job, on the clock of the library."""
 
-    def __init__(self, run: Run, effect: Effect[Any]) -> None:
+    def __init__(self, run: Run, effect: Effect[Any], about: Any) -> None:
         super().__init__(
             settings.table(),
             key_attr="pk",
@@ -160,12 +191,14 @@ class _Records(DynamoDBPersistenceLayer):
             expiry_attr="expires",
             boto3_client=clients.dynamodb(),
         )
-        self._run, self._effect = run, effect
+        self.key = f"{run.job_id}/{effect.name}"
+        self._run, self._effect, self._about = run, effect, about
+        self._token = f"{run.owner}#{next(_CALLS)}"
         self._key = keys.effect(run.job_id, effect.name)
         self.config = IdempotencyConfig(
             lambda_context=cast(LambdaContext, _Ends(run.ends)), raise_on_no_idempotency_key=True
         )
-        self.looked_up: Any = None
+        self.known: Any = None  # what the effect came to, by somebody's word
 
     def _get_hashed_idempotency_key(self, data: Any) -> str:
         return self._key[1]
@@ -202,30 +235,49 @@ class _Records(DynamoDBPersistenceLayer):
             "status": record.status,
             "expires": record.expiry_timestamp,
             "in_progress_expiration": record.in_progress_expiry_timestamp,
-            "owner": self._run.owner,
+            "owner": self._token,
+            "began": clock.now(),
         }
         table.put(self._key, item, when)
 
     def _take_over(self, record: DataRecord, old: dict[str, Any]) -> None:
-        if old.get("owner") == self._run.owner:
+        if old.get("owner") == self._token:
             return  # ours: the answer to the reservation was lost
-        over = old["in_progress_expiration"] / 1000
-        if clock.now() < over + GRACE:
-            raise EffectInProgressError
+        wait = old["in_progress_expiration"] / 1000 + GRACE - clock.now()
+        if wait > 0:
+            raise EffectInProgressError(wait=wait)
         how = self._effect.in_doubt
         if how == "ask":
-            raise EffectInDoubtError(
-                f"{self._effect.name} was begun by an invocation that ended {clock.now() - over:.0f} s ago "
-                "and never reported: find out whether it took place, then settle it"
-            )
-        if callable(how):
-            self.looked_up = how(f"{self._run.job_id}/{self._effect.name}")
+            self.known = self._asked(old)
+        elif callable(how):
+            self.known = how(self.key)
         same = Attr("status").eq(old["status"]) & Attr("owner").eq(old["owner"])
         try:
             self._reserve(record, same)
         except ConditionFailedError as lost:
-            if (lost.old or {}).get("owner") != self._run.owner:
-                raise EffectInProgressError from lost
+            if (lost.old or {}).get("owner") != self._token:
+                raise EffectInProgressError(wait=GRACE) from lost
+
+    def _asked(self, old: dict[str, Any]) -> BaseModel | None:
+        """What a person said of a try in doubt; one whose word makes no sense is asked again, and told why."""
+        facts = {
+            "effect": self._effect.name,
+            "key": self.key,
+            "about": to_jsonable_python(self._about, fallback=str),
+            "began": _when(old["began"]) if "began" in old else None,
+            "over": _when(old["in_progress_expiration"] / 1000),
+        }
+        token = old["owner"]
+        while True:
+            form = form_of(self._effect, token, facts)
+            if form.name not in self._run.answers:
+                raise BlockedError(form)
+            try:
+                word = Word.model_validate(self._run.answers[form.name])
+                return self._effect.result.model_validate(word.result) if word.done else None
+            except ValidationError as error:
+                facts = {**facts, "wrong": faults(error)}
+                token += "'"
 
     def _update_record(self, data_record: DataRecord) -> None:
         """Stores the result; one that outgrew its record lies in S3, for the effect cannot be taken back."""
@@ -235,16 +287,23 @@ class _Records(DynamoDBPersistenceLayer):
             ref = artifacts.put(text, self._run.job_id)
             held = {"ref": ref.model_dump(include={"key", "bytes", "sha256"})}
         held |= {"status": data_record.status, "expires": data_record.expiry_timestamp}
-        table.update(self._key, sets=held)
+        try:
+            # It took place: only this write keeps it from being in doubt.
+            ours = Attr("owner").eq(self._token)
+            patiently(self._run.ends, lambda: table.update(self._key, sets=held, when=ours))
+        except ConditionFailedError as lost:
+            # It was in doubt, and somebody settled that meanwhile: what they found stands.
+            raise EffectInProgressError(wait=GRACE) from lost
 
     def delete_record(self, data: Any, exception: Exception) -> None:
         """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
         if isinstance(exception, NotAppliedError):
-            table.update(
-                self._key,
-                sets={"status": "NOT_APPLIED"},
-                when=Attr("owner").eq(self._run.owner),
-            )
+            mine = Attr("owner").eq(self._token)
+            try:
+                table.update(self._key, sets={"status": "NOT_APPLIED"}, when=mine)
+            except ConditionFailedError as lost:
+                # It was in doubt meanwhile, and another try has it now.
+                raise EffectInProgressError(wait=GRACE) from lost
 
 
 def _exists(old: dict[str, Any]) -> Exception:
@@ -257,6 +316,10 @@ def _exists(old: dict[str, Any]) -> Exception:
     return IdempotencyItemAlreadyExistsError(old_data_record=record)
 
 
+def _when(moment: Any) -> str:
+    return datetime.fromtimestamp(float(moment), UTC).isoformat(timespec="seconds")
+
+
 def _as(model: type[R], value: Any) -> R:
     return value if isinstance(value, model) else model.model_validate(value)
 
@@ -266,6 +329,6 @@ def _cause(error: IdempotencyPersistenceLayerError) -> Exception:
     cause = error.__cause__
     if isinstance(cause, StafetteError):
         return cause
-    if isinstance(cause, ClientError):
+    if isinstance(cause, FAILED_CALLS):
         return translated(cause)
     return error

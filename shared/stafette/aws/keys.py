@@ -81,3 +81,23 @@ def form(job_id: str, form_id: str) -> Key:
 def dead(record_id: str) -> Key:
     """A body that nobody could take."""
     return f"DEAD#{record_id}", "DEAD"
+
+
+def budget(job_id: str) -> Key:
+    """What a job has spent and reserved."""
+    return job(job_id), "BUDGET"
+
+
+def tenant_budget(tenant: str, month: str) -> Key:
+    """What a tenant has spent and reserved in a month, `2026-11`."""
+    return f"TENANT#{tenant}", f"BUDGET#{month}"
+
+
+def limit(model: str) -> Key:
+    """What all workers know of a model."""
+    return f"LIMIT#{model}", "LIMIT"
+
+
+def cache(digest: str) -> Key:
+    """An answer that is given again."""
+    return f"CACHE#{digest}", "CACHE"

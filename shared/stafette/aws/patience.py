@@ -7,6 +7,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception
 from tenacity.wait import wait_random_exponential
 
 from stafette import clock
+from stafette.aws.failures import PASSING
 from stafette.core.errors import TransientError
 
 _TRIES = 6
@@ -17,14 +18,14 @@ T = TypeVar("T")
 
 
 def patiently(ends: float, write: Callable[[], T]) -> T:
-    """Repeats a write while AWS is too busy for it: a few times, with jitter, never past the invocation.
+    """Repeats a write while AWS is too busy or gives no answer: a few times, with jitter, never past the invocation.
 
     Args:
         ends: when the invocation is over, in seconds since the epoch.
         write: safe to repeat.
 
     Raises:
-        TransientError: `aws_busy`; it was still too busy.
+        TransientError: `aws_busy` or `aws_unreachable`; it still was.
     """
 
     def enough(state: RetryCallState) -> bool:
@@ -42,4 +43,4 @@ def patiently(ends: float, write: Callable[[], T]) -> T:
 
 
 def _busy(error: BaseException) -> bool:
-    return isinstance(error, TransientError) and error.reason == "aws_busy"
+    return isinstance(error, TransientError) and error.reason in PASSING

@@ -4,11 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from stafette import clock, settings
 from stafette.aws import artifacts, clients
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, translated
 from stafette.core.body import open_body, read_json
 from stafette.core.errors import RefusedError, TransientError
 from stafette.core.follow_ups import Send
@@ -85,7 +83,7 @@ def send(send: Send) -> None:
             DelaySeconds=send.delay,
             MessageGroupId=send.message.tenant,
         )
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
 
 
@@ -120,7 +118,7 @@ def hide(function: str, receipt: str, seconds: float) -> None:
             ReceiptHandle=receipt,
             VisibilityTimeout=max(0, min(43_200, int(seconds) + 1)),
         )
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
 
 
@@ -130,7 +128,7 @@ def backlog(function: str) -> int:
         answer = clients.sqs().get_queue_attributes(
             QueueUrl=settings.queue(function), AttributeNames=["ApproximateNumberOfMessages"]
         )
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
     return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
@@ -184,7 +182,7 @@ def _accepted_in_part(entries: dict[int, tuple[Send, str]]) -> dict[int, tuple[s
     queue = settings.queue(next(iter(entries.values()))[0].to)
     try:
         answer = clients.sqs().send_message_batch(QueueUrl=queue, Entries=batch)
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
     return {int(f["Id"]): (f["Code"], f["SenderFault"]) for f in answer.get("Failed", [])}
 
@@ -202,5 +200,5 @@ def resend_body(function: str, body: str, tenant: str, origin: str) -> None:
             MessageGroupId=tenant,
             MessageAttributes=attributes,
         )
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error

@@ -6,11 +6,10 @@ from typing import Any
 from boto3.dynamodb.conditions import Attr, ConditionBase, ConditionExpressionBuilder
 from boto3.dynamodb.conditions import Key as KeyCondition
 from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
-from botocore.exceptions import ClientError
 
 from stafette import settings
 from stafette.aws import clients
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, code, translated
 from stafette.aws.keys import Key
 from stafette.core.numbers import empty_set, from_stored, to_stored
 
@@ -103,7 +102,7 @@ def get(key: Key) -> Item | None:
         answer = clients.dynamodb().get_item(
             TableName=settings.table(), Key=_to_attributes(_key(key)), ConsistentRead=True
         )
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
     return _from_attributes(answer["Item"]) if "Item" in answer else None
 
@@ -139,7 +138,7 @@ def _pages(condition: ConditionBase, **options: Any) -> Iterator[Item]:
     while True:
         try:
             page = clients.dynamodb().query(**request)
-        except ClientError as error:
+        except FAILED_CALLS as error:
             raise translated(error) from error
         yield from (_from_attributes(item) for item in page["Items"])
         if "LastEvaluatedKey" not in page:
@@ -196,9 +195,9 @@ class _Expression:
 def _write(operation: str, **request: Any) -> Any:
     try:
         return getattr(clients.dynamodb(), operation)(TableName=settings.table(), **request)
-    except ClientError as error:
-        if error.response["Error"]["Code"] == "ConditionalCheckFailedException":
-            old: Any = error.response.get("Item")
+    except FAILED_CALLS as error:
+        if code(error) == "ConditionalCheckFailedException":
+            old: Any = getattr(error, "response", {}).get("Item")
             raise ConditionFailedError(_from_attributes(old) if old else None) from error
         raise translated(error) from error
 

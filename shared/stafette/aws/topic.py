@@ -3,13 +3,12 @@
 import json
 from typing import Any
 
-from botocore.exceptions import ClientError
 from pydantic import BaseModel
 
 from stafette import settings
 from stafette.aws import clients, keys
 from stafette.aws.effects import Effect, once
-from stafette.aws.failures import translated
+from stafette.aws.failures import FAILED_CALLS, translated
 from stafette.core.messages import Notice, trace_id
 from stafette.core.run import Run
 
@@ -64,6 +63,6 @@ def _publish(key: str, notice: Notice) -> Published:
         answer = clients.sns().publish(
             TopicArn=settings.topic(), Message=json.dumps(message), MessageAttributes=attributes
         )
-    except ClientError as error:
+    except FAILED_CALLS as error:
         raise translated(error) from error
     return Published(message_id=answer["MessageId"])

@@ -63,6 +63,7 @@ class Head(Lease):
         ended: when it failed or was cancelled.
         form: the id of the form that it waits for, while it is blocked.
         asked: the last handoff that asked a person.
+        cap_micro, cap_tokens: what it may spend on models, where its request says so.
     """
 
     v: int = VERSION
@@ -89,6 +90,8 @@ class Head(Lease):
     deadline: float
     due: float | None = None
     look: float = FIRST_LOOK
+    cap_micro: int | None = None
+    cap_tokens: int | None = None
 
     @property
     def trace_id(self) -> str:

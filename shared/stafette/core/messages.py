@@ -54,6 +54,15 @@ class Ref(Message):
     sha256: str
 
 
+class Budget(BaseModel):
+    """What a job may spend on models before it asks for more; of what is not given, the stack's own cap holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    tokens: Annotated[int, Field(gt=0, le=10**12)] | None = None
+
+
 class Request(Message):
     """What somebody asks for. The one message that strangers write."""
 
@@ -62,6 +71,7 @@ class Request(Message):
     tenant: Tenant = "default"
     flow: Name | None = None
     input: Inputs
+    budget: Budget | None = None
 
 
 class Answer(Message):

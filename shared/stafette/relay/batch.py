@@ -16,7 +16,7 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from stafette import clock, trace
 from stafette.aws import dead, queues
-from stafette.core.errors import EventShapeError, RefusedError, TransientError
+from stafette.core.errors import EventShapeError, RefusedError, ThrottledError, TransientError
 from stafette.core.retry import backoff
 
 # Seconds that a record needs at least: with less left, it is not begun.
@@ -96,7 +96,8 @@ def _one(function: str, take: Take, delivery: Delivery, receipt: str) -> None:
         return
     except TransientError as error:
         trace.info("a message comes back", function=function, reason=error.reason, id=delivery.id)
-        returned = Return(backoff(delivery.received, clock.chance()))
+        later = backoff(delivery.received, clock.chance())
+        returned = Return(max(later, error.wait) if isinstance(error, ThrottledError) else later)
     except Exception:
         trace.failure("a message failed by a fault of ours", function=function, id=delivery.id)
         queues.hide(function, receipt, backoff(delivery.received, clock.chance()))

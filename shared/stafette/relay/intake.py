@@ -53,6 +53,7 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
 
 def new_head(request: Request, message_id: str, then: str, now: float) -> Head:
     """The head of the job that a request asks for."""
+    budget = request.budget
     return Head(
         job_id=job_id(request.tenant, request.request_id, message_id),
         tenant=request.tenant,
@@ -68,6 +69,8 @@ def new_head(request: Request, message_id: str, then: str, now: float) -> Head:
         moved=now,
         deadline=now + DEADLINE,
         due=now + FIRST_LOOK,
+        cap_micro=round(budget.usd * 1_000_000) if budget and budget.usd else None,
+        cap_tokens=budget.tokens if budget else None,
     )
 
 

@@ -6,6 +6,7 @@ journal entry; the join counts each part once, whatever is delivered twice.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -159,9 +160,9 @@ def _joined(split: str, head: Head, policy: Policy, model: Any) -> Joined[Any]:
         return in_order(parts.outcomes(head.job_id, split, total), total)
 
     if not policy.holds(total, top.failed):
-        failed = [f"{o.index} ({o.reason})" for o in outcomes() if not o.ok]
-        shown = ", ".join(failed[:10]) + (" ..." if len(failed) > 10 else "")
-        detail = f"{len(failed)} of {total} parts failed: {shown}"
+        failed = (f"{o.index} ({o.reason})" for o in outcomes() if not o.ok)
+        shown = ", ".join(islice(failed, 10)) + (" ..." if top.failed > 10 else "")
+        detail = f"{top.failed} of {total} parts failed: {shown}"
         raise PermanentError(detail, reason="join_policy")
     return Joined(total, top.failed, outcomes, model)
 

@@ -1,0 +1,138 @@
+"""`make bench`: figures that take minutes, as tables. Exit code 1 when something was not as it must be.
+
+python -m tests.bench [fan-out] [effects] [killed]
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from math import nan
+from multiprocessing import get_context
+from statistics import median
+
+from rich.console import Console
+
+from local.show import grid
+from tests.bench import effects, fan_out, killed
+
+SEED = 1
+WIDTHS = (100, 1_000, 10_000)
+EFFECTS, CHUNK = 10_000, 250
+JOBS, KILLED, WORKERS = 50, 0.15, 8
+
+
+def pool() -> ProcessPoolExecutor:
+    """A process for each processor: each has a machine of its own."""
+    return ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
+
+
+def fan_outs(out: Console) -> list[str]:
+    """A fan-out at each width, undisturbed and with everything that goes wrong."""
+    with pool() as runs:
+        # The long ones first, so that no process is left alone with one at the end.
+        asked = [(parts, seed) for parts in reversed(WIDTHS) for seed in (SEED, None)]
+        waiting = [runs.submit(fan_out.run, *each) for each in asked]
+        reports = [each.result() for each in reversed(waiting)]
+    costs = grid(
+        *("parts", "disturbed", ">W a part", ">R a part", ">sends a part", ">failed", ">joins"),
+        *(">longest call", ">limit", ">KB a part", ">KB the join", ">seconds"),
+    )
+    for r in reports:
+        each = (f"{n / r.parts:.3f}" for n in (r.writes, r.reads, r.sends))
+        costs.add_row(
+            f"{r.parts:,}",
+            "no" if r.seed is None else f"seed {r.seed}",
+            *each,
+            *(str(r.failed), str(r.joins)),
+            f"{max(r.longest.values()):.1f} s",
+            f"{r.limit:.0f} s",
+            f"{r.memory['work']:.0f}",
+            f"{r.memory['join']:.0f}",
+            f"{r.seconds:.0f}",
+        )
+    out.print(costs)
+    widest = reports[-1] if reports[-1].seed is not None else reports[-2]
+    out.print(f"\nWhat went wrong with the {widest.parts:,} parts:")
+    for what, times in sorted(widest.faults.items()):
+        out.print(f"  {times:5} {what}")
+    judged = grid("policy, when all had ended", "the job")
+    for name, went, _ in widest.policies:
+        judged.add_row(name, went)
+    out.print(judged)
+    return [wrong for report in reports for wrong in report.wrong]
+
+
+def in_doubt(out: Console) -> list[str]:
+    """Effects on an outside that is as unkind as one can be."""
+    began = time.monotonic()
+    rows = {kind: effects.Row(kind) for kind in effects.KINDS}
+    met: Counter[str] = Counter()
+    chunks = [range(start, start + CHUNK) for start in range(0, EFFECTS, CHUNK)]
+    with pool() as runs:
+        for found, faults in runs.map(effects.run, chunks, [SEED] * len(chunks)):
+            met += faults
+            for row in found:
+                rows[row.kind].add(row)
+    table = grid(
+        *("in doubt", ">runs", ">tries", ">died", ">met", ">doubts", ">settled"),
+        *(">waiting", ">twice", ">missing"),
+    )
+    for row in rows.values():
+        counts = (row.runs, row.tries, row.died, row.met, row.doubts, row.settled)
+        table.add_row(row.kind, *map(str, (*counts, row.waiting, row.twice, row.missing)))
+    out.print(table)
+    out.print(", ".join(f"{times} {what}" for what, times in sorted(met.items())))
+    out.print(f"{time.monotonic() - began:.0f} s; seed {SEED}")
+    return [
+        wrong
+        for row in rows.values()
+        for wrong in (*row.wrong, *(["twice"] * row.twice), *(["missing"] * row.missing))
+    ]
+
+
+def kills(out: Console) -> list[str]:
+    """Jobs whose workers are killed."""
+    r = killed.run(JOBS, KILLED, SEED, WORKERS)
+    table = grid(
+        *("workers", ">jobs", ">done", ">kills", ">actions", ">twice", ">missing", ">refused"),
+        ">seconds",
+    )
+    counts = (r.jobs, r.done, r.kills, r.effects, r.twice, r.missing, r.refused)
+    table.add_row(f"{WORKERS} processes", *map(str, counts), f"{r.seconds:.0f}")
+    out.print(table)
+    out.print("\nFrom a kill until what the worker held was done:")
+    times = grid("function", ">kills", ">lease at most", ">hidden for", ">median", ">longest")
+    for each in r.recoveries:
+        limits = (f"{each.limit} s", f"{each.visibility} s")
+        took = each.seconds or [nan]
+        found = (f"{median(took):.0f} s", f"{max(took):.0f} s")
+        times.add_row(each.function, str(each.kills), *limits, *found)
+    out.print(times)
+    out.print(
+        f"The clock ran {killed.SPEED:.0f} times as fast; seed {SEED}. Nobody started anything again."
+    )
+    return [*r.wrong, *(["twice"] * r.twice), *(["missing"] * r.missing)]
+
+
+BENCHES = {"fan-out": fan_outs, "effects": in_doubt, "killed": kills}
+
+
+def main() -> int:
+    """The command."""
+    out = Console(width=160 if not sys.stdout.isatty() else None)
+    wrong: list[str] = []
+    for name in sys.argv[1:] or BENCHES:
+        if name not in BENCHES:
+            out.print(f"there is no bench {name}: there are {', '.join(BENCHES)}")
+            return 2
+        out.print(f"\n{name}", style="bold")
+        wrong += BENCHES[name](out)
+    for each in wrong[:20]:
+        out.print(f"wrong: {each}", style="red")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
