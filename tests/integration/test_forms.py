@@ -187,7 +187,9 @@ def test_a_part_waits_and_the_others_do_not(stack: Stack, people: People) -> Non
     assert stack.head(job_id)["status"] == "active"
     ids = ["enrich:00001.sure", "enrich:00003.sure"]
     assert asked_forms(stack, job_id) == ids
-    assert stack.ending(job_id).joins["enrich#000"][0] == 3
+    shard = stack.item(f"JOB#{job_id}#enrich#000", "JOIN")
+    assert shard is not None
+    assert shard["completed"] == 3
     # Handed out again by sweep: who waits is not asked again, and nobody is alarmed.
     stack.machine.clock.advance_to(float(stack.head(job_id)["due"]))
     assert stack.machine.invoke("sweep", {})["pushed"] == 1
@@ -430,9 +432,7 @@ def settle(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
-@pytest.mark.parametrize(
-    ("asks", "scope"), [("classify", "work"), ("enrich:00001", "work"), ("enrich:00001", "job")]
-)
+@pytest.mark.parametrize(("asks", "scope"), [("classify", "work"), ("enrich:00001", "work")])
 def test_whoever_takes_the_answer_may_die(
     stack: Stack, people: People, asks: str, scope: Scope, phase: Phase
 ) -> None:

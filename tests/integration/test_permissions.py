@@ -23,6 +23,8 @@ from local.model import serve_model
 from local.template import parsed, resolved
 from stafette.agent.models import MODELS
 from stafette.aws.effects import GRACE
+from stafette.core.errors import BlockedError
+from stafette.core.form import Form
 from stafette.core.job import FIRST_LOOK
 from tests.architecture import template_rules as rules
 from tests.support import URGENT, Json, Stack, job_of, script_agent, ticket
@@ -33,7 +35,8 @@ Used = set[tuple[str, str, str]]  # function, action, resource
 
 SECRET = "stafette/anthropic"
 STAGES = ("route", "classify", "enrich", "enrich_record", "draft", "act")
-QUEUED = ("intake", *STAGES, "notify", "bury")
+QUEUED = ("intake", "answer", *STAGES, "notify", "bury")
+NO_ANSWER = json.dumps({"job_id": "0" * 26, "form": "classify.sure", "answer": {}})
 DOCUMENT = parsed(TEMPLATE)
 
 # --- from a call to what IAM calls it ------------------------------------------------------------------------
@@ -130,14 +133,16 @@ def faults(document: Json, made: Used) -> list[str]:
 
 @contextmanager
 def stopping(
-    stack: Stack, where: Callable[[Call], bool], code: str, times: int = 1
+    stack: Stack, where: Callable[[Call], bool], code: str | BlockedError, times: int = 1
 ) -> Iterator[None]:
-    """AWS answers the first calls that `where` is true of with an error."""
+    """AWS answers the first calls that `where` is true of with an error; or there the work asks a person."""
     met: list[Call] = []
 
     def observe(phase: Phase, call: Call) -> None:
         if phase == "before" and len(met) < times and where(call):
             met.append(call)
+            if isinstance(code, BlockedError):
+                raise code
             raise ClientError({"Error": {"Code": code, "Message": ""}}, call.operation)
 
     remove = stack.machine.on_call(observe)
@@ -194,6 +199,8 @@ def be_returned(stack: Stack) -> None:
     for function in QUEUED:
         if function == "bury":
             stack.send("bury", "no message")
+        elif function == "answer":
+            stack.send("answer", NO_ANSWER)
         else:
             stack.ask(f"returned-{function}", 1)
         with stopping(stack, lambda call, f=function: call.function == f, "ThrottlingException"):  # type: ignore[misc]
@@ -284,12 +291,41 @@ def be_in_doubt(stack: Stack) -> None:
     stack.machine.run_until_quiet()
 
 
+def wait_for_people(stack: Stack) -> None:
+    """The work of each stage once waits for a person; so does a job whose parts do not fit into messages."""
+    for function in (*STAGES, "large"):
+        large = function == "large"
+        at, form = ("enrich_record", "job.sure") if large else (function, f"{function}.sure")
+        if function == "enrich_record":
+            form = "enrich:00000.sure"
+        request, urgent = f"person-{function}", "My card was charged." + URGENT
+        job_id = ask_large(stack, request) if large else stack.ask(request, 1, text=urgent)
+        asks = BlockedError(Form("sure", "?", {"type": "object"}, {}, "job" if large else "work"))
+        with stopping(stack, stores_result(at), asks):
+            stack.machine.run_until_quiet()
+        answer = json.dumps({"job_id": job_id, "form": form, "answer": {}})
+        stack.send("answer", put_aside(stack, answer, "inbox"))
+        stack.machine.run_until_quiet()
+        assert stack.head(job_id)["status"] == "done"
+
+
+def stand_still(stack: Stack) -> None:
+    """A push does not help: sweep looks whether a person is asked before it alarms anybody."""
+    job_id = stack.ask("still", 0)
+    for _ in range(2):
+        run_to(stack, "act")
+        stack.take_away("act")
+        stack.machine.clock.advance_to(float(stack.head(job_id)["due"]))
+        assert stack.machine.invoke("sweep", {})["pushed"] == 1
+    stack.machine.run_until_quiet()
+
+
 def take_what_is_not_theirs(stack: Stack) -> None:
     """Each queue is sent what its function does not take: large, and as a reference to something large."""
     for function in QUEUED:
         stack.send(function, "{" + "é" * 100_000)
         wrong = json.dumps({"v": 1, "kind": "nonsense", "text": "é" * 40_000})
-        folder = "inbox" if function == "intake" else "stranger"
+        folder = "inbox" if function in ("intake", "answer") else "stranger"
         stack.send(function, put_aside(stack, wrong + " " * len(function), folder))
     stack.machine.run_until_quiet()
 
@@ -318,6 +354,8 @@ def made() -> Iterator[Used]:
             lose_messages(stack)
             bury_messages(stack)
             be_in_doubt(stack)
+            wait_for_people(stack)
+            stand_still(stack)
             take_what_is_not_theirs(stack)
             yield used(machine)
     parameters.clear_caches()

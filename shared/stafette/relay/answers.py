@@ -47,9 +47,9 @@ def answer(given: Answer) -> Asked:
         raise RefusedError(f"job {given.job_id} asks no {given.form}", reason="unknown_form")
     if head.v > job.VERSION or form.v > asked.VERSION:
         raise UnknownVersionError(f"newer code asked {given.form}")
-    if head.status.ended:
-        raise RefusedError(f"the job is {head.status}: nothing waits", reason="job_ended")
     if form.state is State.OPEN:
+        if head.status.ended:
+            raise RefusedError(f"the job is {head.status}: nothing waits", reason="job_ended")
         _check(form, given.answer)
         now = clock.now()
         if form.deadline <= now:
