@@ -112,7 +112,7 @@ def deliveries(name: str, answer: Callable[[Event], Any] = lambda event: None) -
 def test_project_template_loads_whole() -> None:
     with Machine(TEMPLATE) as machine:
         assert machine.queue_url("enrich_record").endswith("EnrichRecordQueue")
-        assert len(machine.mappings) == 9
+        assert len(machine.mappings) == 10
         tables = machine.client("dynamodb").list_tables()["TableNames"]
         assert tables == [machine.outputs["TableName"]]
         assert machine.backlog() == {}
