@@ -26,6 +26,7 @@ from cli.deployed import Deployed
 from cli.errors import Trouble, explained
 from local.show import clean
 from stafette.aws import clients
+from stafette.core.errors import RefusedError
 
 R = TypeVar("R")
 FOUND_BY = Path(".stafette") / "local.json"
@@ -140,6 +141,8 @@ def connected() -> Iterator[Stack]:
         yield stack
     except Trouble as error:
         stop(explained(error), FAILED)
+    except RefusedError as error:
+        stop(f"{error.reason}: {error}", FAILED)
     finally:
         os.environ.clear()
         os.environ.update(before)

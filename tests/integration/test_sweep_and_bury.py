@@ -9,7 +9,8 @@ import pytest
 from local.calls import Phase
 from local.invocation import ProcessGone
 from local.model import error
-from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES
+from stafette.core.job import DEADLINE, FIRST_LOOK, MOST_FAILURES, VERSION
+from stafette.core.messages import UnknownVersionError
 from stafette.relay import recovery
 from tests.support import URGENT, Stack, running_stack, ticket
 
@@ -42,6 +43,33 @@ def assert_failed(stack: Stack, job_id: str, reason: str) -> None:
     assert stack.notices(job_id) == ["ended"]
     assert [e["sk"] for e in stack.journal(job_id) if "#job#" in e["sk"]] == ["EVENT#job#0001"]
     assert stack.machine.backlog() == {}
+
+
+# --- newer code wrote it -------------------------------------------------------------------------------------
+
+
+def test_a_head_of_newer_code_is_left_as_it_is_by_everybody(stack: Stack) -> None:
+    job_id = stack.ask("newer")
+    stack.run_until(lambda: queue_of(stack, "enrich_record") in stack.machine.backlog())
+    stack.edit((f"JOB#{job_id}", "JOB"), v=VERSION + 1)
+    [ranges] = stack.take_away("enrich_record")
+    stack.send("enrich_record", ranges)
+    stack.ask("newer")  # asked for again
+    stack.machine.run_until_quiet()
+    kept = [each["function"] for each in stack.dead() if each["reason"] == "unknown_version"]
+    assert sorted(kept) == ["enrich_record", "intake"]
+    head = stack.head(job_id)
+    for act in (lambda: recovery.cancel(job_id, "no"), lambda: recovery.reopen(job_id)):
+        with stack.machine.inside("bury"), pytest.raises(UnknownVersionError):
+            act()
+    stack.send("bury", ranges)
+    stack.machine.run_until_quiet()
+    assert stack.head(job_id) == head
+    assert stack.item(f"JOB#{job_id}#enrich#000", "PART#00000") is None
+    stack.edit((f"JOB#{job_id}", "JOB"), v=VERSION)  # the upgrade came
+    stack.send("enrich_record", ranges)
+    stack.machine.run_until_quiet()
+    assert stack.head(job_id)["status"] == "done"
 
 
 # --- sweep -------------------------------------------------------------------------------------------------

@@ -208,7 +208,9 @@ def end(
     Raises:
         LostLeaseError: `held` says who holds it, and somebody else does.
     """
-    active = Attr("status").is_in([Status.ACTIVE.value, Status.BLOCKED.value])
+    active = Attr("status").is_in([Status.ACTIVE.value, Status.BLOCKED.value]) & Attr("v").lte(
+        job.VERSION
+    )
     ending: dict[Path, Any] = {
         "status": status.value,
         "reason": reason[:60],
@@ -259,7 +261,7 @@ def reopen(job_id: str, now: float) -> Head | None:
                 },
                 adds={"generation": 1},
                 removes=(*WAITING, "reason", "detail", "ended", "wake"),
-                when=Attr("status").eq(Status.FAILED.value),
+                when=Attr("status").eq(Status.FAILED.value) & Attr("v").lte(job.VERSION),
             )
         )
     except ConditionFailedError as lost:

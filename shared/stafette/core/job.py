@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from stafette.core.messages import trace_id
+from stafette.core.messages import UnknownVersionError, trace_id
 
 VERSION = 1
 # A claim is counted as a failure until its work says otherwise, so a killed worker counts without a write.
@@ -102,6 +102,17 @@ class Head(Lease):
     def from_item(cls, item: dict[str, Any]) -> "Head":
         """A head as the table gives it."""
         return cls.model_validate(item)
+
+
+def known(head: Head | None) -> Head | None:
+    """A head that this code may act on.
+
+    Raises:
+        UnknownVersionError: newer code wrote it, and only newer code knows what follows from it.
+    """
+    if head is not None and head.v > VERSION:
+        raise UnknownVersionError(f"version {head.v} of job {head.job_id} is newer than {VERSION}")
+    return head
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from jsonschema import Draft202012Validator
 
 from stafette import clock, trace
 from stafette.aws import forms, queues, store
-from stafette.core import asked, job
+from stafette.core import asked
 from stafette.core.asked import Asked, State
 from stafette.core.errors import RefusedError
 from stafette.core.follow_ups import of_form
+from stafette.core.job import known
 from stafette.core.messages import Answer, UnknownVersionError, read_answer
 from stafette.relay.batch import Delivery, Return
 from stafette.relay.carry import carry
@@ -45,7 +46,8 @@ def answer(given: Answer) -> Asked:
         raise RefusedError(f"there is no job {given.job_id}", reason="unknown_job")
     if form is None:
         raise RefusedError(f"job {given.job_id} asks no {given.form}", reason="unknown_form")
-    if head.v > job.VERSION or form.v > asked.VERSION:
+    known(head)
+    if form.v > asked.VERSION:
         raise UnknownVersionError(f"newer code asked {given.form}")
     if form.state is State.OPEN:
         if head.status.ended:

@@ -6,7 +6,7 @@ from stafette import clock, trace
 from stafette.aws import queues, store
 from stafette.core.errors import RefusedError
 from stafette.core.follow_ups import follow_ups
-from stafette.core.job import DEADLINE, FIRST_LOOK, Head, Status
+from stafette.core.job import DEADLINE, FIRST_LOOK, Head, Status, known
 from stafette.core.messages import Request, fingerprint, job_id, read_request
 from stafette.relay.batch import Delivery, Return
 from stafette.relay.carry import carry
@@ -40,7 +40,7 @@ def take_request(delivery: Delivery, then: str, check: Callable[[Request], None]
     if standing is not None and fingerprint(standing) != head.fingerprint:
         raise _conflict(request)
     # Asked before: the head is there too, unless the worker that was to put it died in between.
-    found = (store.head(head.job_id) if standing is not None else None) or store.start(head)
+    found = known((store.head(head.job_id) if standing is not None else None) or store.start(head))
     if found is not None and found.fingerprint != head.fingerprint:
         raise _conflict(request)
     if found is None:

@@ -29,7 +29,7 @@ from stafette.core.decide import (
 )
 from stafette.core.errors import PermanentError, RefusedError
 from stafette.core.follow_ups import Send, delay_until, join_handoff, join_message, part_messages
-from stafette.core.job import Head, Move, Part, Status
+from stafette.core.job import Head, Move, Part, Status, known
 from stafette.core.joins import MOST_PARTS, Outcome, Policy, in_order, ranges
 from stafette.core.messages import Inputs, PartWork, RangeWork, faults
 from stafette.core.run import Run
@@ -212,7 +212,7 @@ def part(function: Callable[..., BaseModel]) -> Parts:
 
 def hand_out(work: RangeWork) -> None:
     """Sends the parts of a range. A part that the queue will never take has failed, and is counted."""
-    head = store.head(work.job_id)
+    head = known(store.head(work.job_id))
     if head is None:
         raise RefusedError(f"there is no job {work.job_id}", reason="unknown_job")
     if not parts_wanted(head, work):

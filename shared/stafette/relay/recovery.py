@@ -20,7 +20,7 @@ from stafette.core.decide import (
 )
 from stafette.core.errors import PermanentError
 from stafette.core.follow_ups import handoff_of, of_form, part_messages
-from stafette.core.job import FIRST_LOOK, MOST_FAILURES, VERSION, Head, Status
+from stafette.core.job import FIRST_LOOK, MOST_FAILURES, VERSION, Head, Status, known
 from stafette.core.messages import AnyWork, Handoff, PartWork, RangeWork, ToJob
 from stafette.relay.batch import Delivery, Return
 from stafette.relay.carry import carry, move_on
@@ -116,6 +116,8 @@ def _bury_range(work: RangeWork) -> str:
     head = store.head(work.job_id)
     if head is None:
         return "unknown_job"
+    if head.v > VERSION:
+        return "unknown_version"
     if not parts_wanted(head, work):
         return "outdated"
     for message in part_messages(work):
@@ -278,9 +280,12 @@ def reopen(job_id: str) -> Head | None:
     """Opens a failed job where it failed, and moves it on. None if it has not failed.
 
     If it waited for parts, those that failed are worked again, and those that are done are not.
+
+    Raises:
+        UnknownVersionError: newer code wrote its head.
     """
     now = clock.now()
-    head = store.head(job_id)
+    head = known(store.head(job_id))
     if head is None or head.status is not Status.FAILED:
         return None
     resend(head)  # that it failed is told before it has not
@@ -293,8 +298,13 @@ def reopen(job_id: str) -> Head | None:
 
 
 def cancel(job_id: str, why: str) -> Head | None:
-    """Cancels a job that has not ended: its next claim is refused. Returns the head as it then stands."""
+    """Cancels a job that has not ended: its next claim is refused. Returns the head as it then stands.
+
+    Raises:
+        UnknownVersionError: newer code wrote its head.
+    """
     now = clock.now()
+    known(store.head(job_id))
     head = store.end(job_id, Status.CANCELLED, now, reason="cancelled", detail=why)
     if head is not None and head.status is Status.CANCELLED:
         _tell_and_rest(head)
