@@ -326,7 +326,7 @@ def test_a_job_that_has_ended_takes_no_answer(stack: Stack, people: People) -> N
     assert stack.head(job_id)["status"] == "cancelled"
 
 
-def test_a_form_or_a_head_of_newer_code_is_left_alone(stack: Stack, people: People) -> None:
+def test_a_form_of_newer_code_is_left_alone(stack: Stack, people: People) -> None:
     people.of("classify")
     job_id = stack.run("newer")
     key = (f"JOB#{job_id}", "FORM#classify.sure")
