@@ -5,6 +5,7 @@ import re
 from hashlib import sha256
 from typing import Any
 
+from local.model_choice import choose
 from local.model_rules import NOTE, short
 from local.model_schema import fill
 
@@ -32,7 +33,9 @@ def answer(request: Json) -> Json:
         call["input"] = fill(tool.get("input_schema", {"type": "object"}), said)
         return message(request, [call], "tool_use")
     if schema := _output_schema(request):
-        text = json.dumps(fill(schema, "\n".join([said, *results])), ensure_ascii=False)
+        filled = fill(schema, "\n".join([said, *results]))
+        filled |= _chosen(schema, _plain(request.get("system")), said)
+        text = json.dumps(filled, ensure_ascii=False)
     elif results:
         text = f"The tool answered: {short(results[-1], 500)}\n{NOTE}"
     else:
@@ -69,7 +72,7 @@ def _blocks(message: Json) -> list[Json]:
 
 
 def _plain(content: Any) -> str:
-    return "".join(block.get("text", "") for block in _blocks({"content": content or ""}))
+    return "\n".join(block.get("text", "") for block in _blocks({"content": content or ""}))
 
 
 def _tool(request: Json, said: str) -> Json | None:
@@ -85,6 +88,20 @@ def _tool(request: Json, said: str) -> Json | None:
             words = set(re.findall(r"[a-z]{4,}", said.lower()))
             tools = [tool for tool in tools if words & set(re.split(r"[_-]", tool["name"].lower()))]
     return next(iter(tools), None)
+
+
+def _chosen(schema: Json, instructions: str, said: str) -> Json:
+    """The fields of an answer that choose among labels which the instructions describe, and how sure that is."""
+    fields: Json = schema.get("properties", {})
+    found = {
+        name: chosen
+        for name, field in fields.items()
+        if "enum" in field and (chosen := choose(name, field["enum"], instructions, said))
+    }
+    values: Json = {name: label for name, (label, _) in found.items()}
+    if found and "confidence" in fields:
+        values["confidence"] = min(sure for _, sure in found.values())
+    return values
 
 
 def _output_schema(request: Json) -> Json | None:

@@ -22,7 +22,7 @@ from local.model import OfflineModel, serve_model
 from local.model_answers import answer
 from local.records import Records, read_item
 from stafette.agent.definition import Agent
-from stafette.agent.model import Reply
+from stafette.agent.model import Reply, instructions
 from stafette.core import messages
 from stafette.core.numbers import item_size, to_stored
 
@@ -294,7 +294,7 @@ def script_agent(patch: pytest.MonkeyPatch, rule: Callable[[Json], Any] | None =
         request = {
             "model": agent.model,
             "max_tokens": agent.max_tokens,
-            "system": agent.prompt,
+            "system": instructions(agent, given.get("more", ()), given.get("remark")),
             "messages": messages,
             "output_config": given.get("output"),
         }

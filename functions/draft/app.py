@@ -1,5 +1,6 @@
 """draft: writes the reply to a ticket, and decides whether a follow-up is opened. It acts on nothing."""
 
+from flows.catalog import FLOWS
 from flows.ticket import Classified, Draft, Enriched, Ticket
 from stafette.agent.ask import ask
 from stafette.core.run import Run
@@ -25,7 +26,7 @@ def draft(ticket: Ticket, labels: Classified, enriched: Enriched, run: Run) -> D
             *([f"- and {more} more"] if more > 0 else []),
         ]
     )
-    return ask(run, agent="writer", about=about, answer=Draft)
+    return ask(run, agent=run.agent or FLOWS["ticket"].agent, about=about, answer=Draft)
 
 
 handler = draft.handler

@@ -51,14 +51,14 @@ def test_every_folder_of_functions_is_in_the_template_and_the_other_way_round() 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("events/*.json")), ids=lambda path: path.name)
 def test_every_event_is_a_request_that_a_flow_takes(path: Path) -> None:
-    from flows.catalog import Asked, checked
+    from flows.catalog import Asked, takers
     from stafette.core.body import open_body
     from stafette.core.messages import read_request
 
     value = open_body(path.read_text())
     assert value is not None
     request = read_request(value)
-    assert checked(Asked(flow=request.flow, input=request.input))
+    assert takers(Asked(flow=request.flow, input=request.input))
     assert json.loads(path.read_text())["request_id"]
 
 

@@ -70,7 +70,8 @@ def run(*arguments: str, gives: int = 0, given: str | None = None) -> str:
 
 
 def event(request_id: str, text: str = "My card was stolen", **more: Any) -> str:
-    return json.dumps({"request_id": request_id, "input": {"text": text, **more}})
+    asked = {"request_id": request_id, "flow": "ticket", "input": {"text": text, **more}}
+    return json.dumps(asked)
 
 
 def refused(body: str) -> str:
@@ -97,7 +98,7 @@ def failed_job(model: OfflineModel, request_id: str) -> str:
 def test_table_of_twenty_rows_is_sent_waited_for_and_summed_up(here: Path) -> None:
     rows = [f'"Where is my card, number {n}?",x' for n in range(20)]
     (here / "twenty.csv").write_text("\n".join(["text,category", *rows]) + "\n")
-    said = run("send", "twenty.csv")
+    said = run("send", "twenty.csv", "--flow", "ticket")
     ids = [line for line in said.splitlines() if len(line) == 26 and line.isalnum()]
     assert len(set(ids)) == 20
     assert "20 done" in said

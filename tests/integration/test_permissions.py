@@ -189,6 +189,7 @@ def run_as_asked(stack: Stack) -> None:
     for _ in range(2):  # asked for twice
         stack.run("plain", 3, text="My card was charged." + URGENT)
     ask_large(stack, "large")
+    stack.send("intake", {"input": {"text": "My card is lost."}})  # for the router
     stack.machine.run_until_quiet()
     with stack.sending_twice():
         stack.run("twice", 2)
@@ -406,7 +407,7 @@ def test_with_bedrock_a_model_may_be_called_and_the_key_not_be_read(profile: str
     """No moto answers for Bedrock: the ids that the library calls are held against the policy instead."""
     given = {"ModelProvider": "bedrock", "BedrockProfile": profile}
     resources = resolved(DOCUMENT, given)
-    for function in ("Classify", "EnrichRecord", "Draft"):
+    for function in ("Route", "Classify", "EnrichRecord", "Draft"):
         allowed = rules.allowed(resources, function)
         assert not {action for action, _ in allowed if action.startswith("secretsmanager")}
         patterns = [where for action, where in allowed if action == "bedrock:InvokeModel"]

@@ -6,7 +6,7 @@ back on, then from a person. It knows nothing of queues: coming back later is th
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -20,7 +20,7 @@ from stafette.agent.answer import REJECTED, Check, RejectedError, judge
 from stafette.agent.call import Question, once, recall
 from stafette.agent.definition import Agent
 from stafette.aws import cache, calls
-from stafette.core.errors import BlockedError, StafetteError
+from stafette.core.errors import StafetteError, UnsettledError
 from stafette.core.form import Form
 from stafette.core.messages import faults
 from stafette.core.run import Run
@@ -36,7 +36,16 @@ class Hop:
     why: str
 
 
-def ask(run: Run, *, agent: str, about: str, answer: type[T], check: Check[T] | None = None) -> T:
+def ask(
+    run: Run,
+    *,
+    agent: str,
+    about: str,
+    answer: type[T],
+    check: Check[T] | None = None,
+    more: Sequence[str] = (),
+    abstains: Callable[[T], bool] | None = None,
+) -> T:
     """Asks an agent about a text and returns its answer as a value.
 
     What an earlier attempt at this work has paid for is not paid for again: an answer that passed is taken from its
@@ -48,10 +57,13 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T], check: Check[T] | 
         about: what the agent is to work on. Data: the instructions are in the agent's file.
         answer: the pydantic model that the answer must fit.
         check: what else must hold of it: a pure function of the value, None or a sentence of what is wrong.
+        more: what follows on the agent's prompt, and on that of those behind it: what changes least comes first, so
+            that the provider can cache it.
+        abstains: whether an agent's answer, one that may be used, leaves the question to a person.
 
     Raises:
-        BlockedError: no agent gave an answer that may be used, and a person has not given one yet; or a budget is
-            used up.
+        UnsettledError: no agent gave an answer that may be used, or it abstains, and a person has not answered yet.
+        BlockedError: a budget is used up.
         ThrottledError: come back later; `wait` says when.
         TransientError: time, connection, or the provider's own failure.
         PermanentError: refused, cut off, or a request that can never succeed.
@@ -59,11 +71,23 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T], check: Check[T] | 
     """
     agents = definition.chain(agent)
     asked = Question(
-        agents[0].name, about, answer, check, _digest(run, agents[0].name, about, answer)
+        *(agents[0].name, about, answer, check),
+        _digest(run, agents[0].name, about, answer),
+        tuple(more),
     )
     form = _form(asked)
     if form.name in run.answers:
         return _given(run, form, asked)
+    value = _answered(run, agents, asked)
+    if abstains is not None and abstains(value):
+        said = value.model_dump_json()
+        left = _try(agent, agents[0].model, "the answer leaves it to a person", said)
+        raise UnsettledError(_form(asked, [left]))
+    return value
+
+
+def _answered(run: Run, agents: tuple[Agent, ...], asked: Question[T]) -> T:
+    """What the agents answer, or have answered."""
     tries: list[dict[str, Any]] = []
     again = _cache_key(run, agents, asked) if agents[0].cache else None
     for earlier in _earlier(run, asked):
@@ -85,7 +109,7 @@ def ask(run: Run, *, agent: str, about: str, answer: type[T], check: Check[T] | 
             return value
         except RejectedError as rejected:
             tries.append(_try(hop.agent.name, hop.agent.model, str(rejected), rejected.said))
-    raise BlockedError(_form(asked, tries))
+    raise UnsettledError(_form(asked, tries))
 
 
 def hops(agents: tuple[Agent, ...]) -> tuple[Hop, ...]:
@@ -139,6 +163,7 @@ def _cache_key(run: Run, agents: tuple[Agent, ...], asked: Question[Any]) -> str
         [agent.version for agent in agents],
         asked.answer.model_json_schema(),
         asked.about,
+        asked.more,
     ]
     return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -162,10 +187,13 @@ def _form(asked: Question[Any], tries: list[dict[str, Any]] | None = None, n: in
     """What a person is asked for. `n` counts the forms for one question: an answer may be wrong too."""
     name = f"{asked.agent}.{asked.digest}"
     question = f"No answer of {asked.agent} could be used. Give the {asked.answer.__name__} for this input yourself."
+    schema = asked.answer.model_json_schema()
+    # The floor is for agents: of people nobody asks how sure they are.
+    wanted = [field for field in schema.get("required", ()) if field != "confidence"]
     return Form(
         name=name if n == 1 else f"{name}.{n}",
         question=question,
-        schema=asked.answer.model_json_schema(),
+        schema=schema | {"required": wanted},
         facts={"input": asked.about, "tries": tries or []},
     )
 
@@ -180,7 +208,8 @@ def _given(run: Run, form: Form, asked: Question[T]) -> T:
     while form.name in run.answers:
         given = run.answers[form.name]
         try:
-            return judge(asked.answer.model_validate(given), asked.check, None)
+            sure = {"confidence": 1.0} if "confidence" in asked.answer.model_fields else {}
+            return judge(asked.answer.model_validate(sure | given), asked.check, None)
         except ValidationError as error:
             wrong = faults(error)
         except RejectedError as error:
@@ -188,4 +217,4 @@ def _given(run: Run, form: Form, asked: Question[T]) -> T:
         n += 1
         tries.append({"agent": "a person", "model": None, "wrong": wrong, "answer": given})
         form = _form(asked, tries, n)
-    raise BlockedError(form)
+    raise UnsettledError(form)

@@ -29,6 +29,7 @@ class Question(Generic[T]):
         answer: the model of the answer.
         check: what else must hold of it.
         digest: tells the questions of one piece of work apart, the same in each of its attempts.
+        more: what follows on the prompt of whoever is asked.
     """
 
     agent: str
@@ -36,6 +37,7 @@ class Question(Generic[T]):
     answer: type[T]
     check: Check[T] | None
     digest: str
+    more: tuple[str, ...] = ()
 
 
 def once(
@@ -65,11 +67,12 @@ def once(
         prices=models.VERSION,
         question=asked.digest,
     )
-    sent = len(f"{agent.prompt}{asked.about}{_remark(fault)}{output}".encode(errors="replace"))
+    parts = (agent.prompt, *asked.more, asked.about, _remark(fault), output)
+    sent = len("".join(map(str, parts)).encode(errors="replace"))
     entered = guards.enter(run, agent.model, call.n, cost.most(sent, agent.max_tokens, billed))
     try:
         calls.begin(run, call)
-        reply = _sent(agent, asked.about, output, seconds, fault)
+        reply = _sent(agent, asked, output, seconds, fault)
         call = _answered(call, reply, billed)
         try:
             value = judge(read(reply.message, asked.answer), asked.check, agent.confidence)
@@ -117,10 +120,16 @@ def _used(call: calls.Call) -> Amount | None:
 
 
 def _sent(
-    agent: Agent, about: str, output: OutputConfigParam, seconds: float, fault: str | None
+    agent: Agent,
+    asked: Question[Any],
+    output: OutputConfigParam,
+    seconds: float,
+    fault: str | None,
 ) -> model.Reply:
-    message: Any = {"role": "user", "content": whole_text(about)}
-    return model.send(agent, [message], seconds=seconds, output=output, remark=_remark(fault))
+    message: Any = {"role": "user", "content": whole_text(asked.about)}
+    return model.send(
+        agent, [message], seconds=seconds, output=output, more=asked.more, remark=_remark(fault)
+    )
 
 
 def _remark(fault: str | None) -> str | None:

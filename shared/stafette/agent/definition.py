@@ -30,6 +30,9 @@ MOST_FALLBACKS = 3
 # Single powers. What runs an agent declares which of them it has.
 Capability = Literal["read", "edit", "push", "merge", "deploy", "secrets", "send"]
 
+# What the router says of a request that is for none of the agents: no agent may be called that.
+NOBODY = "none"
+
 # What an agent may be called. It holds no dot and no slash, so that a name is never a path.
 NAME = r"[a-z][a-z0-9_-]{0,63}"
 
@@ -58,6 +61,8 @@ class Agent(BaseModel):
         confidence: answers with a lower `confidence` than this fall short; None takes them as they are.
         cache: seconds for which an answer is given again to the same input of the same tenant; 0 asks every time.
         capabilities: the powers that its work needs.
+        flow: the flow whose requests may be routed to it; None: requests are not routed to it.
+        examples: requests that are for it, in the words of those who write them.
         prompt: the body of the file: the system prompt.
     """
 
@@ -73,6 +78,10 @@ class Agent(BaseModel):
     confidence: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     cache: int = Field(default=0, ge=0, le=30 * 86_400)
     capabilities: tuple[Capability, ...] = ()
+    flow: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]{0,39}$")
+    examples: tuple[Annotated[str, Field(min_length=1, max_length=500)], ...] = Field(
+        default=(), max_length=100
+    )
     prompt: str = Field(min_length=1)
 
     @property
@@ -91,6 +100,20 @@ class Agent(BaseModel):
         known = MODELS.get(info.data.get("model", ""))
         if value is not None and known is not None and not known.effort:
             raise ValueError("its model takes no effort")
+        return value
+
+    @field_validator("flow")
+    @classmethod
+    def _check_flow(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("name") == NOBODY:
+            raise ValueError(f"{NOBODY!r} says that a request is for no agent: choose another name")
+        return value
+
+    @field_validator("examples")
+    @classmethod
+    def _check_examples(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if value and info.data.get("flow", "") is None:
+            raise ValueError("are of an agent that requests are routed to: name its flow too")
         return value
 
     @field_validator("tools", "capabilities", mode="before")

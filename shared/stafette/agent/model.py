@@ -3,6 +3,7 @@
 It sends one request and never a second: trying again is the queue's business (`max_retries=0`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -60,6 +61,7 @@ def send(
     *,
     seconds: float,
     output: OutputConfigParam | None = None,
+    more: Sequence[str] = (),
     remark: str | None = None,
 ) -> Reply:
     """Makes exactly one request.
@@ -69,6 +71,7 @@ def send(
         messages: the conversation so far.
         seconds: the longest that it may take.
         output: the format that the answer must have.
+        more: what follows on the agent's prompt, from what changes least to what changes most.
         remark: what this request adds to the agent's instructions.
 
     Raises:
@@ -78,7 +81,7 @@ def send(
         raw = client().messages.with_raw_response.create(
             model=_id_at_provider(agent.model),
             max_tokens=agent.max_tokens,
-            system=instructions(agent, remark),
+            system=instructions(agent, more, remark),
             messages=messages,
             timeout=httpx2.Timeout(seconds, connect=min(5.0, seconds)),
             **_options(agent, output),
@@ -91,15 +94,17 @@ def send(
     return Reply(message, offline=OFFLINE in raw.headers)
 
 
-def instructions(agent: Agent, remark: str | None = None) -> list[TextBlockParam]:
-    """The system prompt. The agent's own part is the same in each request and ends where the provider may cache it;
-    a prefix that is too short for that is not cached and costs nothing more."""
-    own: TextBlockParam = {
-        "type": "text",
-        "text": agent.prompt,
-        "cache_control": {"type": "ephemeral"},
-    }
-    return [own] if remark is None else [own, {"type": "text", "text": remark}]
+def instructions(
+    agent: Agent, more: Sequence[str] = (), remark: str | None = None
+) -> list[TextBlockParam]:
+    """The system prompt. The agent's own part is the same in each request and ends where the provider may cache it, and
+    so does each part that follows on it (three at most); a prefix that is too short for that is not cached and costs
+    nothing more."""
+    kept: list[TextBlockParam] = [
+        {"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}
+        for part in (agent.prompt, *more)
+    ]
+    return kept if remark is None else [*kept, {"type": "text", "text": remark}]
 
 
 def client() -> anthropic.Anthropic | anthropic.AnthropicBedrock:

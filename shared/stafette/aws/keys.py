@@ -93,6 +93,16 @@ def tenant_budget(tenant: str, month: str) -> Key:
     return f"TENANT#{tenant}", f"BUDGET#{month}"
 
 
+def feedback_of(tenant: str) -> str:
+    """Partition of what people of a tenant said of finished jobs."""
+    return f"FEEDBACK#{tenant}"
+
+
+def feedback(tenant: str, at: float, job_id: str) -> Key:
+    """What was said of a job at a time; sorted by that."""
+    return feedback_of(tenant), f"{at:017.6f}#{job_id}"
+
+
 def limit(model: str) -> Key:
     """What all workers know of a model."""
     return f"LIMIT#{model}", "LIMIT"

@@ -150,8 +150,8 @@ def advance(run: Run, move: Move, now: float) -> Head:
     }
     sets |= {name: value for name, value in optional.items() if value is not None}
     removes = (*WAITING, *(name for name, value in optional.items() if value is None))
-    if move.flow is not None:
-        sets["flow"] = move.flow
+    routed = {"flow": move.flow, "agent": move.agent}
+    sets |= {name: value for name, value in routed.items() if value is not None}
     if move.next is None:
         sets["status"] = Status.DONE.value
         removes += DUE

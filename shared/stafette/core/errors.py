@@ -61,6 +61,10 @@ class BlockedError(StafetteError):
         self.form = form
 
 
+class UnsettledError(BlockedError):
+    """No agent gave an answer that may be used, or the answer leaves the question open."""
+
+
 class NotFiniteError(PermanentError):
     """A number is NaN or infinite, which nothing downstream can carry."""
 

@@ -63,6 +63,7 @@ class Head(Lease):
         ended: when it failed or was cancelled.
         form: the id of the form that it waits for, while it is blocked.
         asked: the last handoff that asked a person.
+        agent: the agent that its flow is to ask, where routing chose one.
         cap_micro, cap_tokens: what it may spend on models, where its request says so.
     """
 
@@ -90,6 +91,7 @@ class Head(Lease):
     deadline: float
     due: float | None = None
     look: float = FIRST_LOOK
+    agent: str | None = None
     cap_micro: int | None = None
     cap_tokens: int | None = None
 
@@ -125,7 +127,7 @@ class Move:
         value: the value, as JSON has it; of a split, the list of parts.
         next: the function that goes on; None ends the job.
         handoff: the id of that function's work.
-        flow: set by routing.
+        flow, agent: set by routing.
         over: the function that works the parts, if the value is a list of parts.
         notice: attributes of a side message.
     """
@@ -136,6 +138,7 @@ class Move:
     next: str | None = None
     handoff: str | None = None
     flow: str | None = None
+    agent: str | None = None
     over: str | None = None
     notice: dict[str, str] | None = None
 

@@ -18,6 +18,7 @@ class Run:
         attempt: the fence number: only grows, also over waits.
         owner: the token that this attempt holds its lease under.
         ends: when the invocation is over, in seconds since the epoch.
+        agent: the agent that routing chose for the job, if it chose one.
         part: the position of a part in its fan-out, else None.
         answers: what people answered to the forms of this work, by the form's name.
     """
@@ -31,4 +32,5 @@ class Run:
     owner: str
     ends: float
     part: int | None = None
+    agent: str | None = None
     answers: Mapping[str, Any] = field(default_factory=dict, compare=False)

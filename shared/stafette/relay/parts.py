@@ -294,6 +294,7 @@ def _run(head: Head, standing: Part, work: PartWork, delivery: Delivery) -> Run:
         owner=delivery.owner,
         ends=delivery.ends,
         part=work.index,
+        agent=head.agent,
     )
 
 

@@ -25,13 +25,22 @@ from stafette.relay.forms import block, tell
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """Where a job goes next: a function, and with routing the flow it belongs to from now on."""
+    """Where a job goes next: a function, and with routing the flow it belongs to from now on, and the agent in it."""
 
     function: str
     flow: str | None = None
+    agent: str | None = None
 
 
-Then = str | None | Callable[[Any], To]
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The result of a stage that decides where its job goes."""
+
+    value: BaseModel
+    to: To
+
+
+Then = str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +72,20 @@ def stage(
     gives: str,
     then: Then,
     notice: Callable[[Any], dict[str, str] | None] | None = None,
-) -> Callable[[Callable[..., BaseModel]], Stage]:
+) -> Callable[[Callable[..., BaseModel | Routed]], Stage]:
     """Makes a stage of a function from earlier results to a result.
 
     The function's parameters are found by their types: `Run`, and the pydantic models that earlier stages
-    returned. What it returns is the stage's result.
+    returned. What it returns is the stage's result, or with `Routed` that and where the job goes.
 
     Args:
         takes: the stage of the jobs that it takes.
         gives: the stage that is completed by it.
-        then: the function that goes on; None ends the job; a function of the result where that decides.
+        then: the function that goes on; None ends the job, unless the result is a `Routed`.
         notice: what the world is to be told of this result, as attributes of a side message; None says nothing.
     """
 
-    def decorate(function: Callable[..., BaseModel]) -> Stage:
+    def decorate(function: Callable[..., BaseModel | Routed]) -> Stage:
         wanted = parameters(function)
 
         def work(inputs: Inputs, run: Run, head: Head) -> Move:
@@ -89,13 +98,15 @@ def stage(
 
 
 def move(
-    result: BaseModel,
+    result: BaseModel | Routed,
     gives: str,
     then: Then,
     notice: Callable[[Any], dict[str, str] | None] | None = None,
 ) -> Move:
     """What a result makes of its job."""
-    to = then(result) if callable(then) else To(then) if then else None
+    to = To(then) if then else None
+    if isinstance(result, Routed):
+        to, result = result.to, result.value
     return Move(
         stage=gives,
         model=type(result).__name__,
@@ -103,6 +114,7 @@ def move(
         next=to.function if to else None,
         handoff=to.function if to else None,
         flow=to.flow if to else None,
+        agent=to.agent if to else None,
         notice=notice(result) if notice else None,
     )
 
@@ -186,6 +198,7 @@ def run_of(head: Head, handoff: str, delivery: Delivery) -> Run:
         attempt=head.attempt,
         owner=delivery.owner,
         ends=delivery.ends,
+        agent=head.agent,
     )
 
 
