@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import agents, dead, doctor, forms, inbox, jobs, prove, read
+from cli import agents, dead, doctor, feedback, forms, inbox, jobs, prove, read
+from cli import eval as evals
 from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
@@ -26,6 +27,8 @@ app = typer.Typer(
 app.add_typer(dead.app, name="dead")
 app.command()(agents.agents)
 app.command()(doctor.doctor)
+app.command("eval")(evals.command)
+app.command()(feedback.feedback)
 app.command()(forms.forms)
 app.command()(forms.answer)
 app.command("prove")(prove.command)

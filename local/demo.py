@@ -26,14 +26,19 @@ from stafette.core.messages import job_id
 
 EVENTS = Path(__file__).resolve().parent.parent / "events"
 TICKET = EVENTS / "ticket.json"
-_OWN_MODEL = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL_BASE_URL")
+OWN_MODEL = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL_BASE_URL")
 # Seconds that the offline model takes for each answer, so that there is something to watch.
 LATENCY = 0.2
-_SILENT = {"POWERTOOLS_LOG_LEVEL": "CRITICAL", "POWERTOOLS_METRICS_DISABLED": "true"}
+SILENT = {"POWERTOOLS_LOG_LEVEL": "CRITICAL", "POWERTOOLS_METRICS_DISABLED": "true"}
 _OFFLINE = (
     "Model: offline. It answers by fixed rules after 0.2 s; it is not a language model. "
     "Costs are what its tokens would cost at list price; nothing is billed."
 )
+
+
+def own_model(environment: Mapping[str, str]) -> str | None:
+    """The variable by which an environment names a model; None: the offline one answers."""
+    return next((name for name in OWN_MODEL if environment.get(name)), None)
 
 
 @contextmanager
@@ -41,7 +46,7 @@ def running(environment: Mapping[str, str], console: Console) -> Iterator[Machin
     """A machine that works by itself, with the model that the environment names, else the offline one."""
     access = model_access(environment)
     with ExitStack() as stack:
-        if own := next((name for name in _OWN_MODEL if environment.get(name)), None):
+        if own := own_model(environment):
             where = access.get("MODEL_BASE_URL") or access.get("ANTHROPIC_BASE_URL")
             console.print(f"Model: {where or 'the Anthropic API'}, because {own} is set.")
         else:
@@ -49,10 +54,10 @@ def running(environment: Mapping[str, str], console: Console) -> Iterator[Machin
             access |= {"MODEL_BASE_URL": model.base_url, "ANTHROPIC_API_KEY": "offline"}
             console.print(_OFFLINE)
         machine = stack.enter_context(
-            Machine(clock=RealClock(), model_access=access, environment=_SILENT)
+            Machine(clock=RealClock(), model_access=access, environment=SILENT)
         )
         # What reads here is no function: it is told of the stack what a function is told.
-        stack.enter_context(patch.dict(os.environ, {**settings_of(machine), **_SILENT}))
+        stack.enter_context(patch.dict(os.environ, {**settings_of(machine), **SILENT}))
         machine.start()
         yield machine
 
