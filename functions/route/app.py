@@ -1,6 +1,7 @@
 """route: decides the flow of a request and the agent in it. What names its flow or has one place to go asks nobody."""
 
-from flows.catalog import FLOWS, REST, Asked, takers
+from flows import catalog
+from flows.catalog import FLOWS, Asked, takers
 from stafette.agent.definition import NOBODY
 from stafette.agent.route import NO_PLACE, Place, about, choose, places
 from stafette.aws import feedback
@@ -28,9 +29,9 @@ def chosen(asked: Asked, among: list[Place], run: Run) -> Place:
     try:
         choice = choose(run, about(asked.input), among, feedback.newest(run.tenant))
     except UnsettledError:
-        if REST not in by_agent:
+        if catalog.REST not in by_agent:
             raise
-        return by_agent[REST]
+        return by_agent[catalog.REST]
     if choice.agent == NOBODY:
         raise PermanentError("a person said that the request is for no agent", reason=NO_PLACE)
     return by_agent[choice.agent]

@@ -1,4 +1,4 @@
-"""The router on two public sets of labelled requests, beside a plain classifier: which is right how often, at what price.
+"""The router on two public sets of labelled requests, beside a plain classifier: how often each is right, for what.
 
 clinc150: ten domains stand as agents, and requests of none of them must be left open. banking77: 77 intents stand as
 agents. The agents' files are made of the data in a temporary folder, with a few training lines each as examples; no
