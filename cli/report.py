@@ -105,8 +105,9 @@ def tuned(
         out.print(Text(f"\n{name}: thresholds on {len(half)} lines", style="bold"), table, sep="\n")
     out.print(
         f"\nThe cost counts a wrong answer as {wrong_costs:g} abstentions, and a right abstention as nothing. "
-        f"The lowest threshold of those that cost least. Measured on the other {len(measuring)} lines:"
+        "The lowest threshold of those that cost least is chosen."
     )
+    out.print(f"Measured on the other {len(measuring)} lines:")
     rows = []
     for (name, decisions), best in zip(rivals, chosen, strict=True):
         other = [each for n, each in enumerate(decisions) if n in measuring]

@@ -4,6 +4,11 @@
 """
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -316,3 +321,27 @@ def running_stack(**options: Any) -> Iterator[Stack]:
         access = {"MODEL_BASE_URL": model.base_url, "ANTHROPIC_API_KEY": "offline"}
         with Machine(model_access=access, **options) as machine:
             yield Stack(machine, model)
+
+
+@contextmanager
+def serving(place: Path, model: OfflineModel) -> Iterator[Path]:
+    """A local stack in a process of its own, found from the folder `place`, for as long as the context is open."""
+    access = {"MODEL_BASE_URL": model.base_url, "ANTHROPIC_API_KEY": "offline"}
+    with (place / "serve.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "local.serve", "--port", "0"],
+            cwd=place,
+            env={**os.environ, **access},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until = time.monotonic() + 60
+        while not (place / ".stafette" / "local.json").exists():
+            assert process.poll() is None, (place / "serve.log").read_text()
+            assert time.monotonic() < until, "the stack did not come up"
+            time.sleep(0.05)
+        yield place
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)

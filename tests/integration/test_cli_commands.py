@@ -1,10 +1,6 @@
 """The command line against a served machine in a process of its own, with a model that the tests hold."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +16,7 @@ from local.model import OfflineModel, error, serve_model
 from stafette import settings
 from stafette.aws import clients
 from stafette.core.messages import job_id
+from tests.support import serving
 
 SAMPLE = Path(__file__).resolve().parents[2] / "events" / "ticket.json"
 
@@ -33,26 +30,8 @@ def model() -> Iterator[OfflineModel]:
 @pytest.fixture(scope="module")
 def place(model: OfflineModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder in which a local stack runs."""
-    place = tmp_path_factory.mktemp("stack")
-    access = {"MODEL_BASE_URL": model.base_url, "ANTHROPIC_API_KEY": "offline"}
-    with (place / "serve.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "local.serve", "--port", "0"],
-            cwd=place,
-            env={**os.environ, **access},
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        until = time.monotonic() + 60
-        while not (place / ".stafette" / "local.json").exists():
-            assert process.poll() is None, (place / "serve.log").read_text()
-            assert time.monotonic() < until, "the stack did not come up"
-            time.sleep(0.05)
+    with serving(tmp_path_factory.mktemp("stack"), model) as place:
         yield place
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
 
 
 @pytest.fixture(autouse=True)

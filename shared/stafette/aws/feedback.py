@@ -67,4 +67,5 @@ def _counting(tenant: str, items: Iterable[table.Item]) -> Iterator[Feedback]:
     for item in items:
         if item["job_id"] not in seen and item["expires"] > clock.now():
             seen.add(item["job_id"])
-            yield Feedback(tenant, **{name: item[name] for name in _KEPT})
+            known = {name: item[name] for name in _KEPT}
+            yield Feedback(tenant, **known | {"at": float(item["at"])})
