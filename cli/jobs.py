@@ -65,7 +65,12 @@ def print_story(told: Story, out: Console) -> None:
     """A story for people."""
     head = told.head
     out.print(Text.assemble(f"job {head.job_id}  ", show.status(head.status), f" at {head.stage}"))
-    out.print(show.line(f"tenant {head.tenant}, flow {head.flow or '-'}, trace {head.trace_id}"))
+    agent = f", agent {head.agent}" if head.agent else ""
+    out.print(
+        show.line(
+            f"tenant {head.tenant}, flow {head.flow or '-'}{agent}, trace {head.trace_id}", 200
+        )
+    )
     asked = f"{datetime.fromtimestamp(head.created, UTC):%Y-%m-%d %H:%M:%S}Z"
     out.print(f"asked {asked}, {show.seconds(head.moved - head.created)} until it last moved")
     if head.form:

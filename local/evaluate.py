@@ -210,7 +210,8 @@ def decide(
         made, by = _decision(where.machine, asked, line, abstain)
         models.update(by)
         failed.append(made.failed or "")
-        if len(failed) == min(MOST_FAILED, len(lines)) and all(failed):
+        first = failed[:MOST_FAILED]
+        if len(first) == min(MOST_FAILED, len(lines)) and all(first):
             stop.set()
         progress()
         return made

@@ -2,7 +2,7 @@
 
 Instructions may describe labels a line each, as JSON: an object with a field that holds the label and others that hold
 text. A word weighs the more the fewer labels it is said of, and a line counts by what it shares with the message, as
-the cosine of the two. The best line of a label is the label's; how far it is ahead of the next label's is how sure.
+the cosine of the two. A label counts by its best lines; its share of that of the first two labels is how sure.
 """
 
 import json
@@ -10,14 +10,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import nlargest
 from math import log, sqrt
 from typing import Any
 
 Json = dict[str, Any]
 Weights = Mapping[str, float]
 
+# Lines of a label that count.
+_BEST = 3
 # What shares less than this with every label is called none of them, where that can be said.
-_LEAST = 0.15
+_LEAST = 0.1
 NONE = "none"
 
 
@@ -38,19 +41,19 @@ def choose(
         field: of the answer, by which the lines of the instructions name their label.
     """
     known = _described(field, tuple(labels), instructions)
-    best = dict.fromkeys((label for label, _, _ in known.lines), 0.0)
-    if len(best) < 2:
+    shares: dict[str, list[float]] = {label: [] for label, _, _ in known.lines}
+    if len(shares) < 2:
         return None
     said = {word: known.rare[word] for word in set(_words(message)) if word in known.rare}
-    length = sqrt(sum(weight**2 for weight in said.values()))
+    length = sqrt(sum(weight**2 for weight in said.values())) or 1.0
     for label, words, size in known.lines:
         shared = sum(weight * words[word] for word, weight in said.items() if word in words)
-        if shared:
-            best[label] = max(best[label], shared / (length * size))
+        shares[label].append(shared / (length * size))
+    best = {label: sum(nlargest(_BEST, found)) / _BEST for label, found in shares.items()}
     (first, most), (_, next_most), *_ = sorted(best.items(), key=lambda each: -each[1])
     if most < _LEAST and NONE in labels:
-        return NONE, round(1 - most / _LEAST, 2)
-    return first, round((most - next_most) / most, 2) if most else 0.0
+        return NONE, round(1 - most / _LEAST / 2, 2)
+    return first, round(most / (most + next_most), 2) if most else 0.0
 
 
 @lru_cache(maxsize=8)

@@ -33,6 +33,15 @@ def test_the_two_commands_are_what_a_newcomer_runs_first() -> None:
         run(f"{command} --dry-run")
 
 
+def test_measurements_are_run_as_they_are_shown() -> None:
+    recorded, tuned, other = lines("sh measure")
+    for command in (recorded, recorded, other):
+        shown = run(command)
+        assert "36 lines" in shown
+        assert "not a language model" in shown
+    assert "confidence: 0." in run(tuned)
+
+
 def test_a_proof_is_run_as_it_is_shown() -> None:
     whole, one = lines("sh prove")
     run(f"{whole} --dry-run")

@@ -1,6 +1,6 @@
 """`make bench`: figures that take minutes, as tables. Exit code 1 when something was not as it must be.
 
-python -m tests.bench [fan-out] [effects] [killed]
+python -m tests.bench [fan-out] [effects] [killed] [router]
 """
 
 import os
@@ -14,8 +14,9 @@ from statistics import median
 
 from rich.console import Console
 
+from cli.report import rows_of
 from local.show import grid
-from tests.bench import effects, fan_out, killed
+from tests.bench import effects, fan_out, killed, router
 
 SEED = 1
 WIDTHS = (100, 1_000, 10_000)
@@ -116,7 +117,33 @@ def kills(out: Console) -> list[str]:
     return [*r.wrong, *(["twice"] * r.twice), *(["missing"] * r.missing)]
 
 
-BENCHES = {"fan-out": fan_outs, "effects": in_doubt, "killed": kills}
+def routes(out: Console) -> list[str]:
+    """The router on labelled requests, beside a plain classifier."""
+    if not router.DATA.exists():
+        out.print(
+            f"no data: clinc150 and banking77 are looked for in {router.DATA.relative_to(router.ROOT.parent)}"
+        )
+        return []
+    began = time.monotonic()
+    with pool() as runs:
+        waiting = [runs.submit(router.run_named, name, SEED) for name in router.LIMITS]
+        reports = [each.result() for each in waiting]
+    for r in reports:
+        drawn = f"{r.lines:,} of {r.of:,} lines, drawn" if r.lines < r.of else f"{r.lines:,} lines"
+        out.print(
+            f"\n{r.name}: {drawn}; {r.labels} agents; thresholds are chosen on one half, "
+            f"figures are of the other ({r.measured:,} lines)"
+        )
+        out.print(f"Model: {r.model}" + ("; it is not a language model" if r.offline else ""))
+        out.print(rows_of([(row.who, row.threshold, row.figures) for row in r.rows]))
+    out.print(
+        f"\nCosts are list prices of one decision, without what the provider caches; the router's latency is that "
+        f"of its model, several at once; {time.monotonic() - began:.0f} s; seed {SEED}"
+    )
+    return [f"{r.name}: a decision failed" for r in reports for x in r.rows if x.figures.failed]
+
+
+BENCHES = {"fan-out": fan_outs, "effects": in_doubt, "killed": kills, "router": routes}
 
 
 def main() -> int:

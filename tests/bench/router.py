@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,8 @@ from stafette.agent import definition
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data"
 ROUTERS = ("router", "senior_router")
+# Of each set: how many lines are drawn, so that a run takes minutes, and examples for an intent.
+LIMITS = {"clinc150": (1_000, 2), "banking77": (400, 3)}
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Report:
     of: int
     measured: int
     model: str
+    offline: bool
     rows: Sequence[Row]
 
 
@@ -109,6 +112,12 @@ def banking77(each: int, seed: int) -> Labels:
     )
 
 
+def run_named(name: str, seed: int) -> Report:
+    """A set by its name, as the bench runs it."""
+    limit, each = LIMITS[name]
+    return run({"clinc150": clinc150, "banking77": banking77}[name](each, seed), limit, seed)
+
+
 def write_agents(folder: Path, labels: Labels) -> None:
     """An agent's file for each label, beside the routers that ship."""
     for name in ROUTERS:
@@ -140,13 +149,16 @@ def run(labels: Labels, limit: int, seed: int, at_once: int = 3) -> Report:
             chain, models = evaluate.decide(
                 where, evaluate.asking("router"), other, at_once=at_once
             )
-    plain = baseline.decide(labels.train, lines)
-    level = tuning.choose([d for n, d in enumerate(plain) if n in choosing]).threshold
-
-    def rest(decisions: Sequence[measure.Decision], threshold: float) -> Figures:
-        half = [d for n, d in enumerate(decisions) if n in measuring]
-        return measure.figures(tuning.at(half, threshold))
-
+    rows = [
+        Row("router, first answer", floor, _rest(first, measuring, floor)),
+        Row("router, with retry and fallback", floor, measure.figures(chain)),
+    ]
+    few = [Line(0, text, label) for label, texts in labels.examples.items() for text in texts]
+    for taught in (few, labels.train):
+        plain = baseline.decide(taught, lines)
+        level = tuning.choose([d for n, d in enumerate(plain) if n in choosing]).threshold
+        name = f"{baseline.NAME}, of {len(taught):,} lines"
+        rows.append(Row(name, level, _rest(plain, measuring, level)))
     return Report(
         labels.name,
         labels=len(labels.describes),
@@ -154,12 +166,16 @@ def run(labels: Labels, limit: int, seed: int, at_once: int = 3) -> Report:
         of=len(labels.lines),
         measured=len(other),
         model=", ".join(sorted(models)),
-        rows=[
-            Row("router, first answer", floor, rest(first, floor)),
-            Row("router, retry and fallback", floor, measure.figures(chain)),
-            Row(baseline.NAME, level, rest(plain, level)),
-        ],
+        offline=where.offline,
+        rows=rows,
     )
+
+
+def _rest(
+    decisions: Sequence[measure.Decision], measuring: Container[int], threshold: float
+) -> Figures:
+    half = [decision for n, decision in enumerate(decisions) if n in measuring]
+    return measure.figures(tuning.at(half, threshold))
 
 
 def _by_label(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
