@@ -35,8 +35,8 @@ def introduce(asked: Asking, lines: int, where: Place, out: Console) -> None:
     """Says what is measured and who answers."""
     out.print(f"{asked.agent}: {asked.field} of {lines} lines; {len(asked.labels)} labels")
     if where.offline:
+        out.print("Model: offline: fixed rules, not a language model.")
         out.print(
-            "Model: offline. It chooses by words in common, by fixed rules; it is not a language model. "
             "Costs are what its tokens would cost at list price; its latency is this machine's."
         )
     else:

@@ -51,7 +51,7 @@ def done(name: str, tenant: str, text: str = LOST, gives: int = 0, **more: str) 
 
 
 def test_what_people_said_is_exported_as_lines_that_eval_reads(here: Path) -> None:
-    first, second = done("a", "export"), done("b", "export", "the tram ate my hat")
+    first, second = done("a", "export"), done("b", "export", "zebras dance slowly")
     named = done("c", "export", "what does it cost", flow="ticket")
     assert "went to card_writer and belonged to card_writer" in run("feedback", first, "right")
     run("feedback", second, "wrong", "--should-be", "complaint_writer", "--by", "anna")
@@ -60,7 +60,7 @@ def test_what_people_said_is_exported_as_lines_that_eval_reads(here: Path) -> No
     lines = labelled.read(here / "said.jsonl", label="label", abstain={"none"})
     assert [(line.text, line.label) for line in lines] == [
         (LOST, "card_writer"),
-        ("the tram ate my hat", "complaint_writer"),
+        ("zebras dance slowly", "complaint_writer"),
         ("what does it cost", None),
     ]
     kept = [json.loads(line) for line in (here / "said.jsonl").read_text().splitlines()]
