@@ -4,6 +4,7 @@ A line is a job of its own. What a job would wait for as state, a decision here 
 """
 
 import json
+import re
 import shutil
 import threading
 import time
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args, get_origin
@@ -40,6 +42,7 @@ from stafette.core.job import DEADLINE, Head, Status
 from stafette.core.messages import job_id, trace_id
 from stafette.core.run import Run
 
+_FENCE = re.compile(r"^---[ \t]*\n", re.MULTILINE)
 # The function in whose place agents are asked: it has the environment of one that asks a model.
 PLACE, HANDOFF = "route", "eval"
 # Seconds that one line may take, waits included.
@@ -148,6 +151,7 @@ def agents_in(folder: Path | None) -> Iterator[None]:
 @contextmanager
 def without_floor(agent: str) -> Iterator[None]:
     """Lets an agent's first answer stand, however sure it is: no floor, nobody behind it."""
+    definition.chain(agent)  # its file is there, and right
     with TemporaryDirectory() as folder:
         shutil.copytree(definition.FOLDER, folder, dirs_exist_ok=True)
         change(Path(folder) / f"{agent}.md", {"confidence": None, "fallback": None})
@@ -157,13 +161,15 @@ def without_floor(agent: str) -> Iterator[None]:
 
 def change(file: Path, fields: Mapping[str, Any]) -> None:
     """Sets fields of an agent's front matter, or takes them out (None); every other line stays as it is."""
-    opening, matter, prompt = file.read_text(encoding="utf-8").split("---\n", 2)
-    lines = matter.splitlines(keepends=True)
+    text = file.read_text(encoding="utf-8")
+    [start, *_, end] = (found.end() for found in islice(_FENCE.finditer(text), 2))
+    end = text.rindex("---", start, end)
+    lines = text[start:end].splitlines(keepends=True)
     for name, value in fields.items():
         new = [] if value is None else [yaml.safe_dump({name: value})]
         at = next((n for n, line in enumerate(lines) if line.startswith(f"{name}:")), len(lines))
         lines[at : at + 1] = new
-    file.write_text("---\n".join([opening, "".join(lines), prompt]), encoding="utf-8")
+    file.write_text(text[:start] + "".join(lines) + text[end:], encoding="utf-8")
 
 
 # --- where, and how ------------------------------------------------------------------------------------------

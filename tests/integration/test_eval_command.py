@@ -133,7 +133,8 @@ def test_answer_of_true_or_false_is_closed_and_one_of_prose_is_not() -> None:
     said = run("record_reader", written([(text, "true")]))
     assert row(said, "accuracy, right abstentions included") == "100.0%"
     assert "it has none" in run("writer", written([("a", "b")]), gives=1)
-    assert "agents/nobody.md: no such file" in run("nobody", written(), gives=1)
+    for options in ((), ("--tune",)):
+        assert "agents/nobody.md: no such file" in run("nobody", written(), *options, gives=1)
     assert "nobody says what senior_router answers" in run("senior_router", written(), gives=1)
 
 
@@ -212,6 +213,18 @@ def test_threshold_is_chosen_on_one_half_measured_on_the_other_and_written(here:
 def matter_of(text: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(text.split("---\n")[1])
     return found
+
+
+def test_a_field_of_a_file_is_changed_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "a.md"
+    text = "--- \nname: a # who\nconfidence: 0.5\nmodel: haiku\n---\nPrompt.\n\n---\nMore.\n"
+    file.write_text(text)
+    evaluate.change(file, {"confidence": 0.25})
+    assert file.read_text() == text.replace("0.5", "0.25")
+    evaluate.change(file, {"confidence": None, "fallback": None})
+    assert file.read_text() == text.replace("confidence: 0.5\n", "")
+    evaluate.change(file, {"confidence": 0.5})
+    assert file.read_text().split("---\nPrompt")[0].endswith("model: haiku\nconfidence: 0.5\n")
 
 
 def test_baseline_is_measured_on_the_same_half(here: Path) -> None:
