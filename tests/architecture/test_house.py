@@ -29,6 +29,22 @@ def test_a_function_imports_the_model_only_if_it_asks_one(name: str) -> None:
     assert answer.stdout.strip() == str(name in ASKS_A_MODEL)
 
 
+def test_a_request_that_names_its_flow_is_routed_without_what_asking_needs() -> None:
+    code = (
+        "import sys, runpy; sys.path[:0] = ['shared']; "
+        "route = runpy.run_path('functions/route/app.py')['route']; "
+        "inputs = {'Asked': {'flow': 'ticket', 'input': {'text': 'hello'}}}; "
+        "from stafette.core.run import Run; "
+        "run = Run('j', 't', 'acme', '', 'route', 1, 'o', 0.0); "
+        "move = route.step.work(inputs, run, None); "
+        "print(move.flow, move.next, move.agent, 'anthropic' in sys.modules)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split() == ["ticket", "classify", "None", "False"]
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_importing_a_function_reads_no_setting_and_makes_no_client(name: str) -> None:
     code = (

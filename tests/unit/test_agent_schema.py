@@ -8,9 +8,11 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel, create_model
 
+from flows.catalog import ANSWERS
 from local.functions import Functions
 from local.machine import TEMPLATE
 from local.template import load
+from stafette.agent import route
 from stafette.agent.answer import output_format
 from stafette.agent.schema import MOST_OPTIONAL, MOST_UNIONS, SchemaError, faults_of
 from stafette.clock import now
@@ -112,6 +114,19 @@ def test_req_llm_07_every_answer_that_a_function_asks_for_compiles(
     answer = getattr(sys.modules[functions._modules[-1]], name)
     functions.unload()
     assert faults_of(answer.model_json_schema()) == []
+
+
+@pytest.mark.parametrize("agent", sorted(ANSWERS))
+def test_req_llm_07_what_each_agent_answers_compiles(agent: str) -> None:
+    assert faults_of(ANSWERS[agent].model_json_schema()) == []
+    assert output_format(ANSWERS[agent])
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_req_llm_07_a_choice_among_many_agents_compiles(count: int) -> None:
+    answer = route.answer_of(tuple(f"an_agent_with_a_name_{n}" for n in range(count)))
+    assert faults_of(answer.model_json_schema()) == []
+    assert output_format(answer)
 
 
 def test_the_functions_that_ask_are_found() -> None:
