@@ -261,7 +261,9 @@ def reopen(job_id: str, now: float) -> Head | None:
                 },
                 adds={"generation": 1},
                 removes=(*WAITING, "reason", "detail", "ended", "wake"),
-                when=Attr("status").eq(Status.FAILED.value) & Attr("v").lte(job.VERSION),
+                when=Attr("status").eq(Status.FAILED.value)
+                & Attr("v").lte(job.VERSION)
+                & Attr("expired").not_exists(),  # what it would go on from is gone
             )
         )
     except ConditionFailedError as lost:

@@ -64,6 +64,7 @@ class Head(Lease):
         form: the id of the form that it waits for, while it is blocked.
         asked: the last handoff that asked a person.
         cap_micro, cap_tokens: what it may spend on models, where its request says so.
+        expired: when all but the head was let go: nothing follows from it any more.
     """
 
     v: int = VERSION
@@ -92,6 +93,7 @@ class Head(Lease):
     look: float = FIRST_LOOK
     cap_micro: int | None = None
     cap_tokens: int | None = None
+    expired: float | None = None
 
     @property
     def trace_id(self) -> str:

@@ -4,7 +4,7 @@ Each of these finds the state of a job and sends again what follows from it, or 
 """
 
 from stafette import clock, trace
-from stafette.aws import dead, forms, parts, queues, store
+from stafette.aws import dead, forms, parts, queues, retention, store
 from stafette.core import asked
 from stafette.core.asked import Asked, State
 from stafette.core.decide import (
@@ -173,6 +173,12 @@ def sweep() -> int:
     )
 
 
+def forget() -> int:
+    """Cuts down the heads of jobs that have outlived all else of them. Returns how many. Harmless when run twice."""
+    now = clock.now()
+    return sum(retention.cut(job_id, now) for job_id in retention.outlived(now))
+
+
 def _look_at(job_id: str) -> bool:
     now = clock.now()
     head = store.head(job_id)
@@ -286,7 +292,7 @@ def reopen(job_id: str) -> Head | None:
     """
     now = clock.now()
     head = known(store.head(job_id))
-    if head is None or head.status is not Status.FAILED:
+    if head is None or head.status is not Status.FAILED or head.expired is not None:
         return None
     resend(head)  # that it failed is told before it has not
     if head.parts:
