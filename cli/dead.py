@@ -85,6 +85,7 @@ def _redrive(given: str) -> int:
     if recovery.reopen(job) is not None:
         out.print(f"{job} reopened")
         return 0
-    told = jobs.read(job)
-    out.print(f"{job} is {told.head.status.value}: only a failed job is reopened")
+    head = jobs.read(job).head
+    why = "only its head is left" if head.expired else "only a failed job is reopened"
+    out.print(f"{job} is {head.status.value}: {why}")
     return FAILED

@@ -73,7 +73,9 @@ def print_story(told: Story, out: Console) -> None:
     )
     asked = f"{datetime.fromtimestamp(head.created, UTC):%Y-%m-%d %H:%M:%S}Z"
     out.print(f"asked {asked}, {show.seconds(head.moved - head.created)} until it last moved")
-    if head.form:
+    if head.expired:
+        out.print("it ended so long ago that all but this has expired")
+    elif head.form:
         out.print(
             show.line(f"waits for a person: stafette answer {head.job_id} --form {head.form}")
         )

@@ -38,7 +38,7 @@ def fan_outs(out: Console) -> list[str]:
         reports = [each.result() for each in reversed(waiting)]
     costs = grid(
         *("parts", "disturbed", ">W a part", ">R a part", ">sends a part", ">failed", ">joins"),
-        *(">longest call", ">limit", ">KB a part", ">KB the join", ">seconds"),
+        *(">calls at most", ">longest", ">limit", ">KB a batch", ">KB the join", ">seconds"),
     )
     for r in reports:
         each = (f"{n / r.parts:.3f}" for n in (r.writes, r.reads, r.sends))
@@ -47,6 +47,7 @@ def fan_outs(out: Console) -> list[str]:
             "no" if r.seed is None else f"seed {r.seed}",
             *each,
             *(str(r.failed), str(r.joins)),
+            f"{max(r.calls.values())}",
             f"{max(r.longest.values()):.1f} s",
             f"{r.limit:.0f} s",
             f"{r.memory['work']:.0f}",

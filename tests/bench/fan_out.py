@@ -5,6 +5,7 @@ come when all is over, come in any order; ranges come twice, and are buried befo
 When every part has ended, the join is judged by each policy, over the same parts.
 """
 
+import gc
 import json
 import random
 import time
@@ -43,8 +44,9 @@ _WATCHED = 100
 
 @dataclass(frozen=True)
 class Report:
-    """What a run came to. `memory` is the most that an invocation took, in KB, and `longest` in seconds, by what it
-    did; `policies` says how each went, with what it should have been."""
+    """What a run came to. By what an invocation did, `memory` is the most that one took, in KB, `calls` the most AWS
+    calls that one made, and `longest` in seconds, of those whose memory was not watched; `policies` says how each
+    went, with what it should have been."""
 
     parts: int
     seed: int | None
@@ -56,6 +58,7 @@ class Report:
     joins: int
     faults: Counter[str]
     memory: dict[str, float]
+    calls: dict[str, int]
     longest: dict[str, float]
     limit: float
     policies: tuple[tuple[str, str, str], ...]
@@ -67,7 +70,9 @@ class Meter:
     """Time of the invocations, and memory of some: what moto takes and keeps in the same process is not counted."""
 
     memory: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
     longest: dict[str, float] = field(default_factory=dict)
+    _made: int = 0
     _seen: Counter[str] = field(default_factory=Counter)
     _peak: int = 0
     _of_moto: int = 0
@@ -76,23 +81,30 @@ class Meter:
         """Runs an invocation; one of its kind in a hundred is watched for its memory, of those that come once that."""
         first = 2 if what in ("work", "range", "bury") else 1  # the first one loads modules
         self._seen[what] += 1
-        if self._seen[what] % _WATCHED == first:
-            return self._watch(what, invoke)
+        self._made, watched = 0, self._seen[what] % _WATCHED == first
         began = time.perf_counter()
-        outcome = invoke()
-        self.longest[what] = max(time.perf_counter() - began, self.longest.get(what, 0.0))
+        outcome = self._watch(what, invoke) if watched else invoke()
+        took = time.perf_counter() - began
+        self.calls[what] = max(self._made, self.calls.get(what, 0))
+        if not watched:
+            self.longest[what] = max(took, self.longest.get(what, 0.0))
         return outcome
 
+    def on_call(self, phase: Phase, call: Call) -> None:
+        """Counts the calls of the invocation that is running."""
+        self._made += phase == "before"
+
     def _watch(self, what: str, invoke: Callable[[], Outcome]) -> Outcome:
-        began = time.perf_counter()
         self._peak = self._of_moto = 0
         process = botocore_stubber.process_request
         tracemalloc.start()
 
         def apart(request: Any) -> Any:
             self._look()
+            gc.collect()
             before = tracemalloc.get_traced_memory()[0]
             answer = process(request)
+            gc.collect()  # what moto has done with is not kept
             kept = tracemalloc.get_traced_memory()[0] - before
             self._of_moto += kept - (len(answer[2]) if answer else 0)  # status, headers, body
             tracemalloc.reset_peak()
@@ -105,7 +117,6 @@ class Meter:
             self._look()
             tracemalloc.stop()
             self.memory[what] = max(self._peak / 1024, self.memory.get(what, 0.0))
-            self.longest[what] = max(time.perf_counter() - began, self.longest.get(what, 0.0))
 
     def _look(self) -> None:
         self._peak = max(self._peak, tracemalloc.get_traced_memory()[1] - self._of_moto)
@@ -229,6 +240,7 @@ def run(parts: int, seed: int | None = None, policies: bool = True) -> Report:
         records = Records(machine)
         ledger = Ledger(records)
         machine.on_call(ledger.observe)
+        machine.on_call(machine.meter.on_call)
         if seed is not None:
             disturbance = Disturbance(machine, parts, random.Random(seed))
             machine.on_call(disturbance.on_call)
@@ -277,6 +289,7 @@ def run(parts: int, seed: int | None = None, policies: bool = True) -> Report:
             ),
             faults=disturbance.seen if disturbance else Counter(),
             memory=machine.meter.memory,
+            calls=machine.meter.calls,
             longest=machine.meter.longest,
             limit=float(machine.function("work").timeout),
             policies=tuple(judged),

@@ -197,7 +197,7 @@ def test_a_sweep_pushes_a_job_though_its_answer_is_lost(stack: Stack, waiting: H
     lose_answers(stack, lambda call: call.function == "sweep")
     stack.machine.clock.advance(901)
     (outcome,) = stack.machine.run_schedules()
-    assert outcome.response == {"pushed": 1}
+    assert outcome.response == {"pushed": 1, "expired": 0}
     stack.machine.run_until_quiet()
     assert stack.head(waiting.job_id)["status"] == "done"
 

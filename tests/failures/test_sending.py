@@ -14,6 +14,7 @@ from stafette.aws import artifacts, queues
 from stafette.core.body import open_body
 from stafette.core.follow_ups import Send
 from stafette.core.messages import Handoff, PartWork, Request, read_work
+from stafette.relay import recovery
 from tests.failures.conftest import Stack, aws_error
 
 JOB = "a" * 26
@@ -153,6 +154,55 @@ def test_a_message_that_is_never_accepted_comes_back_as_a_failed_record(stack: S
     assert refusing.batches == [[0, 1, 2], [1], [1], [1]]
     stack.machine.run_until_quiet()
     assert stack.head(job_id)["status"] == "done"
+
+
+@pytest.mark.parametrize("to", ["classify", "draft", "act"])
+def test_a_job_that_waits_for_a_message_which_no_queue_takes_fails_with_the_reason(
+    stack: Stack, to: str
+) -> None:
+    """REQ-SQS-04, of a single message: it would be tried for a day, and then nobody would know why."""
+    refused: list[Call] = []
+
+    def refuse(phase: Phase, call: Call) -> None:
+        mine = call.parameters.get("QueueUrl") == stack.machine.queue_url(to)
+        if phase == "before" and call.operation == "SendMessage" and mine:
+            refused.append(call)
+            raise aws_error("InvalidMessageContents", call.operation)
+
+    remove = stack.machine.on_call(refuse)
+    job_id = stack.ask("r1", 2)
+    stack.machine.run_until_quiet()
+    remove()
+    head = stack.head(job_id)
+    assert (head["status"], head["reason"]) == ("failed", "too_large")
+    assert "InvalidMessageContents" in head["detail"]
+    assert (len(refused), "due" in head) == (1, False)
+    assert (stack.notices(job_id), stack.dead(job_id)) == (["ended"], [])
+    with stack.machine.inside("bury"):
+        assert recovery.reopen(job_id) is not None
+    stack.machine.run_until_quiet()
+    assert stack.head(job_id)["status"] == "done"
+
+
+def test_a_notice_that_no_queue_takes_is_kept_and_its_job_stays_done(stack: Stack) -> None:
+    """REQ-SQS-04."""
+
+    def refuse(phase: Phase, call: Call) -> None:
+        mine = call.parameters.get("QueueUrl") == stack.machine.queue_url("notify")
+        if phase == "before" and call.operation == "SendMessage" and mine:
+            raise aws_error("InvalidMessageContents", call.operation)
+
+    remove = stack.machine.on_call(refuse)
+    job_id = stack.ask("r1", 0)
+    stack.machine.run_until_quiet()
+    remove()
+    assert stack.head(job_id)["status"] == "done"
+    [kept] = stack.dead()
+    assert (kept["function"], kept["reason"]) == ("act", "too_large")
+    with stack.machine.inside("bury"):
+        assert recovery.redrive(kept["id"]) == "sent"
+    stack.machine.run_until_quiet()
+    assert stack.notices(job_id) == ["ended"]
 
 
 # --- REQ-SQS-05 ---------------------------------------------------------------------------------------------

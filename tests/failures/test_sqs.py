@@ -173,7 +173,7 @@ ENDINGS: dict[str, Any] = {
     "permanent": lambda: _raise(PermanentError()),
     "bug": lambda: _raise(ZeroDivisionError()),
 }
-FINISHES = {"done", "refused"}
+FINISHES = {"done", "refused", "permanent"}
 
 
 def _raise(error: Exception) -> None:

@@ -388,7 +388,7 @@ def test_a_permission_that_is_taken_away_is_missed(made: Used) -> None:
     [
         ("ActRole", "dynamodb:DeleteItem", {"Fn::GetAtt": ["Table", "Arn"]}),
         ("NotifyRole", "sqs:SendMessage", {"Fn::GetAtt": ["ActQueue", "Arn"]}),
-        ("SweepRole", "dynamodb:Query", {"Fn::Sub": "${Table.Arn}/index/list"}),
+        ("BuryRole", "dynamodb:Query", {"Fn::Sub": "${Table.Arn}/index/list"}),
         ("RouteRole", "s3:GetObject", {"Fn::Sub": "${Bucket.Arn}/outbox/*"}),
         ("EnrichRole", "sqs:GetQueueAttributes", {"Fn::GetAtt": ["DraftQueue", "Arn"]}),
     ],

@@ -101,6 +101,25 @@ def test_sweep_holds_back_while_the_queue_has_a_backlog(stack: Stack) -> None:
     assert_done(stack, job_id)
 
 
+def test_a_job_that_cannot_be_looked_at_keeps_no_other_from_it(stack: Stack) -> None:
+    jobs = [stack.ask(f"broken-{n}") for n in range(4)]
+    stack.run_until(lambda: all(exists(stack, job_id) for job_id in jobs))
+    stack.take_away("route")
+    broken = jobs[1]
+    stack.edit((f"JOB#{broken}", "JOB"), stage=7)  # no code of ours wrote that
+    stack.machine.clock.advance_to(stack.machine.clock.now() + FIRST_LOOK)
+    with pytest.raises(ValueError, match="stage"):
+        sweep(stack)
+    stack.machine.run_until_quiet()
+    for job_id in jobs:
+        if job_id != broken:
+            assert stack.head(job_id)["status"] == "done"
+    stack.edit((f"JOB#{broken}", "JOB"), stage="asked")
+    sweep(stack)
+    stack.machine.run_until_quiet()
+    assert_done(stack, broken)
+
+
 def test_sweep_makes_up_for_what_a_worker_that_died_after_its_advance_did_not_say(
     stack: Stack,
 ) -> None:

@@ -100,7 +100,15 @@ def claim(message: Handoff, owner: str, until: float, now: float) -> Head | None
     )
     try:
         return Head.from_item(
-            take_lease(keys.head(message.job_id), message.wake, owner, until, now, takes)
+            take_lease(
+                keys.head(message.job_id),
+                message.wake,
+                owner,
+                until,
+                now,
+                takes,
+                _look(message.job_id, until) if until - now > job.SOON else None,
+            )
         )
     except ConditionFailedError as lost:
         return Head.from_item(lost.old) if lost.old else None
@@ -261,7 +269,9 @@ def reopen(job_id: str, now: float) -> Head | None:
                 },
                 adds={"generation": 1},
                 removes=(*WAITING, "reason", "detail", "ended", "wake"),
-                when=Attr("status").eq(Status.FAILED.value) & Attr("v").lte(job.VERSION),
+                when=Attr("status").eq(Status.FAILED.value)
+                & Attr("v").lte(job.VERSION)
+                & Attr("expired").not_exists(),  # what it would go on from is gone
             )
         )
     except ConditionFailedError as lost:
@@ -272,11 +282,11 @@ def reopen(job_id: str, now: float) -> Head | None:
 
 def first_look(job_id: str, now: float) -> dict[Path, Any]:
     """What makes sweep look at a job some time from now."""
-    return {
-        "due": now + job.FIRST_LOOK,
-        "look": job.FIRST_LOOK,
-        "due_shard": keys.index_shard("DUE", job_id),
-    }
+    return {**_look(job_id, now + job.FIRST_LOOK), "look": job.FIRST_LOOK}
+
+
+def _look(job_id: str, due: float) -> dict[Path, Any]:
+    return {"due": due, "due_shard": keys.index_shard("DUE", job_id)}
 
 
 def held_by(run: Run) -> ConditionBase:

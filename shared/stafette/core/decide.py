@@ -78,6 +78,8 @@ def decide(head: Head | None, message: Handoff, owner: str, now: float) -> Decis
         return Refuse("unknown_job")
     if head.v > VERSION:
         return Refuse("unknown_version")
+    if head.expired is not None:
+        return Drop()
     if message.generation != head.generation:
         return _other_generation(head, message)
     if message.handoff in head.won:

@@ -63,6 +63,8 @@ def follow_ups(
         parts: the list of a fan-out, from the winning result of its split.
         notice: attributes of a side message that the winning result asks for.
     """
+    if head.expired is not None:
+        return ()  # it was all told, and its journal is gone
     first: tuple[Action, ...] = (*journal_of(head), *_told(head, notice))
     if head.status is Status.BLOCKED:
         return first  # a person moves it on

@@ -15,6 +15,9 @@ MOST_FAILURES = 5
 DEADLINE = 86_400
 # Seconds after which a job that has not moved is looked at; doubled each time.
 FIRST_LOOK = 900
+# Seconds that an invocation may take for its queue to make up soon enough for a killed worker: the message comes back
+# after six times the function's timeout. Whoever may take longer is looked for when its lease ends.
+SOON = 120
 # Seconds that the longest job may live: everything but the head is kept so long, plus the retention.
 LONGEST_LIFE = 14 * 86_400
 
@@ -65,6 +68,7 @@ class Head(Lease):
         asked: the last handoff that asked a person.
         agent: the agent that its flow is to ask, where routing chose one.
         cap_micro, cap_tokens: what it may spend on models, where its request says so.
+        expired: when all but the head was let go: nothing follows from it any more.
     """
 
     v: int = VERSION
@@ -94,6 +98,7 @@ class Head(Lease):
     agent: str | None = None
     cap_micro: int | None = None
     cap_tokens: int | None = None
+    expired: float | None = None
 
     @property
     def trace_id(self) -> str:

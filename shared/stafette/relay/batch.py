@@ -16,7 +16,7 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from stafette import clock, trace
 from stafette.aws import dead, queues
-from stafette.core.errors import EventShapeError, RefusedError, ThrottledError, TransientError
+from stafette.core.errors import EventShapeError, PermanentError, ThrottledError, TransientError
 from stafette.core.retry import backoff
 
 # Seconds that a record needs at least: with less left, it is not begun.
@@ -91,7 +91,7 @@ def _one(function: str, take: Take, delivery: Delivery, receipt: str) -> None:
         raise _ReturnedError
     try:
         returned = take(delivery)
-    except RefusedError as refused:
+    except PermanentError as refused:
         keep(function, delivery, reason=refused.reason, detail=str(refused))
         return
     except TransientError as error:

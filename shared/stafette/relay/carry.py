@@ -3,19 +3,37 @@
 from collections.abc import Iterable
 from itertools import groupby
 
+from stafette import clock, trace
 from stafette.aws import parts, queues, store
 from stafette.core.errors import PermanentError
 from stafette.core.follow_ups import Action, Journal, Send, follow_ups
-from stafette.core.job import Head
+from stafette.core.job import Head, Status
 from stafette.core.joins import ranges
 
 
 def carry(job_id: str, actions: Iterable[Action]) -> None:
     """Carries out what follows from the state of a job. Safe to repeat, whole or in part.
 
+    A job that waits for a message which no queue will ever take fails here, with the reason.
+
     Raises:
         TransientError: something was not accepted; nothing after it has left.
+        PermanentError: a message about a job that has ended will never be sent.
     """
+    try:
+        _carry(job_id, actions)
+    except PermanentError as error:
+        ended = store.end(
+            job_id, Status.FAILED, clock.now(), reason=error.reason, detail=str(error)
+        )
+        if ended is None or (ended.status, ended.reason) != (Status.FAILED, error.reason):
+            raise
+        trace.info("a job failed", job_id=job_id, reason=error.reason)
+        _carry(job_id, follow_ups(ended, clock.now()))
+        store.rest(ended)
+
+
+def _carry(job_id: str, actions: Iterable[Action]) -> None:
     for kind, group in groupby(actions, key=type):
         if kind is Journal:
             for action in group:

@@ -3,8 +3,11 @@
 Each of these finds the state of a job and sends again what follows from it, or ends the job with a reason.
 """
 
+from collections.abc import Callable
+from functools import cache
+
 from stafette import clock, trace
-from stafette.aws import dead, forms, parts, queues, store
+from stafette.aws import dead, forms, parts, queues, retention, store
 from stafette.core import asked
 from stafette.core.asked import Asked, State
 from stafette.core.decide import (
@@ -166,14 +169,32 @@ def _bury_part(work: PartWork, delivery: Delivery) -> tuple[str, Return | None]:
 
 def sweep() -> int:
     """Looks at every job and form that is overdue. Returns how many it pushed or ended. Harmless when run twice at
-    once."""
-    return sum(
-        _look_at_form(job_id, form_id) if form_id else _look_at(job_id)
-        for job_id, form_id in store.due(clock.now())
-    )
+    once.
+
+    Raises:
+        Exception: what the last look came to that failed. It kept none of the others from being looked at.
+    """
+    pushed, fault = 0, None
+    # Asked once of each queue, before the pushes of this run are on it.
+    backlog = cache(queues.backlog)
+    for job_id, form_id in store.due(clock.now()):
+        try:
+            pushed += _look_at_form(job_id, form_id) if form_id else _look_at(job_id, backlog)
+        except Exception as error:  # noqa: BLE001 - raised when the others have been looked at
+            trace.failure("a job could not be looked at", job_id=job_id, form=form_id)
+            fault = error
+    if fault is not None:
+        raise fault
+    return pushed
 
 
-def _look_at(job_id: str) -> bool:
+def forget() -> int:
+    """Cuts down the heads of jobs that have outlived all else of them. Returns how many. Harmless when run twice."""
+    now = clock.now()
+    return sum(retention.cut(job_id, now) for job_id in retention.outlived(now))
+
+
+def _look_at(job_id: str, backlog: Callable[[str], int]) -> bool:
     now = clock.now()
     head = store.head(job_id)
     if head is None or head.due is None or head.due > now:
@@ -200,7 +221,8 @@ def _look_at(job_id: str) -> bool:
         return True
     if head.status is not Status.ACTIVE or busy_until > now:
         return False
-    if _has_backlog(head):
+    functions = (head.next, head.over if head.parts else None)
+    if any(backlog(function) for function in functions if function):
         return False  # the message is in there somewhere, and another would only add to it
     move_on(head, now)
     trace.info("pushed a job that stood still", job_id=job_id, stage=head.stage, next=head.next)
@@ -268,11 +290,6 @@ def _tell_stuck(head: Head) -> None:
     trace.count("StuckJobs")
 
 
-def _has_backlog(head: Head) -> bool:
-    functions = {head.next, head.over if head.parts else None} - {None}
-    return any(queues.backlog(function) > 0 for function in functions if function)
-
-
 # --- a person's ----------------------------------------------------------------------------------------
 
 
@@ -286,7 +303,7 @@ def reopen(job_id: str) -> Head | None:
     """
     now = clock.now()
     head = known(store.head(job_id))
-    if head is None or head.status is not Status.FAILED:
+    if head is None or head.status is not Status.FAILED or head.expired is not None:
         return None
     resend(head)  # that it failed is told before it has not
     if head.parts:
