@@ -29,6 +29,7 @@ class Call:
         why: what it was made for.
         began: seconds since the epoch.
         latency_ms: from the request to the whole answer.
+        first_token_ms: from the request to the first piece of a streamed answer; None if it came whole, or not at all.
         input, output, cache_read, cache_write: tokens, each counted once.
         cost_micro: micro-dollars at list price; `prices` names the table it was computed with.
         outcome: `begun`, `ok`, or the reason that it came to nothing.
@@ -48,6 +49,7 @@ class Call:
     began: float
     prices: str
     latency_ms: int = 0
+    first_token_ms: int | None = None
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -78,7 +80,16 @@ def begin(run: Run, call: Call) -> None:
 
 
 _SETTLED = (
-    *("provider", "latency_ms", "input", "output", "cache_read", "cache_write", "cost_micro"),
+    *(
+        "provider",
+        "latency_ms",
+        "first_token_ms",
+        "input",
+        "output",
+        "cache_read",
+        "cache_write",
+        "cost_micro",
+    ),
     *("outcome", "usage_incomplete", "fault", "value"),
 )
 
