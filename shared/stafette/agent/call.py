@@ -143,6 +143,14 @@ def _remark(fault: str | None) -> str | None:
 def _settle(run: Run, call: calls.Call) -> None:
     """Records what a call came to. An answer that was paid for is not thrown away because its record is late:
     that then stays `begun`, which is what is known of it."""
+    trace.info(
+        "a model was asked",
+        job_id=run.job_id,
+        handoff=run.handoff,
+        attempt=run.attempt,
+        latency_ms=call.latency_ms,
+        **calls.attributes(call),
+    )
     try:
         calls.settle(run, call)
     except StafetteError as error:
