@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import agents, dead, doctor, forms, inbox, jobs, prove, read, trace
+from cli import agents, cost, dead, doctor, forms, inbox, jobs, prove, read, trace
 from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
 from local import show
@@ -30,6 +30,7 @@ app.command()(forms.forms)
 app.command()(forms.answer)
 app.command("prove")(prove.command)
 app.command()(trace.trace)
+app.command()(cost.cost)
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")]
 # As far back as `jobs --status` looks.
 _NEWEST = 1_000

@@ -362,7 +362,7 @@ def put_result(run: Run, move: Move, began: float, ended: float, lease: Lease) -
         "ended": ended,
         "expires": expires(),
         **aside,
-        **({"split": True} if move.over is not None else {}),
+        **({"split": True, "over": move.over} if move.over is not None else {}),
         **({"notice": move.notice} if move.notice else {}),
     }
     table.put_if_absent(keys.result(run.job_id, run.handoff, run.attempt), item)
