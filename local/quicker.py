@@ -24,7 +24,13 @@ from moto.dynamodb.parsing.ast_nodes import (
     UpdateExpressionFunction,
 )
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
+from moto.dynamodb.parsing.validators import ActionCountValidator, OverlappingPathsValidator
 
+# Checks that are made for each clause of an update, over all clauses from there on.
+_OF_ROOT = (
+    (ActionCountValidator, "verify_action_counts"),
+    (OverlappingPathsValidator, "check_for_overlapping_paths"),
+)
 # Attributes of an item that are stored as they are sent.
 _AS_SENT = frozenset(("S", "N", "BOOL", "NULL", "SS", "NS"))
 
@@ -32,7 +38,6 @@ _AS_SENT = frozenset(("S", "N", "BOOL", "NULL", "SS", "NS"))
 def replacements() -> Iterator[tuple[Any, str, Any]]:
     """What is put in the place of what: owner, name, value."""
     make, lex = UpdateExpressionParser.make, ConditionExpressionParser._lex_condition_expression
-    nodes = DepthFirstTraverser.nodes_to_be_processed
     structure, query = ResponseSerializer._serialize_type_structure, Table.query
 
     def as_sent(serializer: Any, into: Any, value: Any, shape: Any, key: str) -> None:
@@ -54,11 +59,6 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
         finally:
             table.items = whole
 
-    def nodes_once(traverser: Any) -> Any:
-        if "_nodes" not in traverser.__dict__:
-            traverser._nodes = nodes(traverser)
-        return traverser._nodes
-
     @lru_cache(maxsize=1_000)
     def words(text: str | None) -> tuple[Any, ...]:
         return tuple(lex(ConditionExpressionParser(text, None, None)))
@@ -68,7 +68,8 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield UpdateExpressionParser, "make", staticmethod(lru_cache(maxsize=1_000)(make))
     yield Node, "__deepcopy__", _copied
     yield Node, "find_clauses", _find_clauses
-    yield DepthFirstTraverser, "nodes_to_be_processed", nodes_once
+    for check, of_root in _OF_ROOT:
+        yield check, of_root, _once(getattr(check, of_root))
     yield DepthFirstTraverser, "traverse_node_recursively", _traverse
     yield (
         ConditionExpressionParser,
@@ -99,12 +100,26 @@ def _traverse(traverser: Any, node: Any, child_id: int = -1) -> Any:
         traverser.pre_processing_of_child(node, place)
         if _is(type(child), Node):
             _traverse(traverser, child, place)
-    if _is(type(node), traverser.nodes_to_be_processed()):
-        node = traverser.process(node)
+    if process := _processor(traverser, type(node)):
+        node = process(node)
         node.parent = parent
         if parent:
             parent.children[child_id] = node
     return node
+
+
+def _processor(traverser: Any, kind: type) -> Any:
+    """What a traverser does with nodes of a class; None if it passes them by."""
+    known = traverser.__dict__.setdefault("_processors", {})
+    if kind not in known:
+        found = (each for of, each in traverser._processing_map().items() if _is(kind, of))
+        known[kind] = next(found, None)
+    return known[kind]
+
+
+def _once(check: Any) -> Any:
+    """What holds of the whole of an update holds of each of its ends: they are trees of their own."""
+    return lambda traverser, node: check(traverser, node) if node.parent is None else node
 
 
 def _find_clauses(node: Any, wanted: list[type]) -> list[Any]:
