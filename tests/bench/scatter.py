@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -90,12 +90,12 @@ class Bench:
     machine: Machine
     slow: _Slow
     at_once: bool
-    _n: int = field(default=0)
+    runs: int = 0
 
     def run(self) -> Taken:
         """One job."""
-        self._n += 1
-        name = f"readers-{self._n}"
+        self.runs += 1
+        name = f"readers-{self.runs}"
         job = job_id("default", name, "")
         self.slow.calls.clear()
         sent = time.time()
@@ -139,6 +139,12 @@ def bench(*, at_once: bool) -> Iterator[Bench]:
         found = Bench(machine, _Slow(model), at_once)
         found.run()
         yield found
+
+
+def taken(runs: int, *, at_once: bool) -> list[Taken]:
+    """So many jobs, one after the other."""
+    with bench(at_once=at_once) as warm:
+        return [warm.run() for _ in range(runs)]
 
 
 def _agents() -> dict[str, definition.Agent]:
