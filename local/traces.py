@@ -63,9 +63,11 @@ class _Reader:
                 (float(form["asked"]), self._until if closed is None else closed)
             )
         events = _of(items, "EVENT#")
-        self._came = sorted(
-            (float(e["at"]), e["sk"].split("#")[1]) for e in events if _moved(head, e)
-        )
+        came = ((float(e["at"]), e["sk"].split("#")[1]) for e in events if _moved(head, e))
+        # Of two at one moment, the one with the earlier attempt came first; intake makes none.
+        last = head.attempt + 1
+        order = {**head.won, "intake": 0}
+        self._came = sorted(came, key=lambda each: (each[0], order.get(each[1], last)))
 
     def trace(self) -> Trace:
         head = self._head
@@ -84,6 +86,7 @@ class _Reader:
             for what in KINDS:
                 spent[what] += parts.spent[what] if parts else 0.0
                 spent[what] += spans[-1].spent(what) if handoff else 0.0
+        self._add_effects(spans)
         for span in spans:
             usage.add_all(span.usage)
         return Trace(head, self._until, spans, spent, usage)
@@ -114,10 +117,19 @@ class _Reader:
             span.ended = self._until
         self._fill(span, known, tries, last - before)
         _add_calls(span, self._calls[handoff], self._now, before)
-        for item in self._effects:
-            if span.began <= float(item["began"]) <= (span.ended or self._until):
-                span.children.append(_effect(item))
         return span
+
+    def _add_effects(self, spans: list[Span]) -> None:
+        """Puts each effect with the last stage that was at work when it was tried; notices are no work of a stage."""
+        stages = [span for span in spans if span.kind == "stage"]
+        for item in self._effects:
+            began, name = float(item["began"]), item["sk"].removeprefix("EFFECT#")
+            if name.startswith("notify_"):
+                continue
+            at_work = [s for s in stages if s.began <= began <= (s.ended or self._until)]
+            for stage in at_work[-1:]:
+                effect = Span("effect", name, began, began, str(item["status"]))
+                stage.children.append(effect)
 
     def _fill(self, span: Span, known: Item, tries: list[Try], attempts: int) -> None:
         """How the time of a stage or a part was spent, and what is to be said of its attempts."""
@@ -255,8 +267,3 @@ def _one(call: Call) -> Usage:
     usage = Usage()
     usage.add(call)
     return usage
-
-
-def _effect(item: Item) -> Span:
-    began = float(item["began"])
-    return Span("effect", item["sk"].removeprefix("EFFECT#"), began, began, str(item["status"]))

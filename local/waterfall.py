@@ -81,9 +81,9 @@ class Axis:
         for what in KINDS:
             for each in segments:
                 if each.what == what:
-                    first, last = self._cell(each.began), self._cell(each.ended)
-                    whole = max(first + 1, last)
-                    drawn[first:whole] = marks[what] * (whole - first)
+                    first = min(self._cell(each.began), self.cells - 1)
+                    last = max(first + 1, self._cell(each.ended))
+                    drawn[first:last] = marks[what] * (last - first)
         return "".join(drawn)
 
     def _cell(self, moment: float) -> int:
