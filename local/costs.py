@@ -60,19 +60,25 @@ class Costs:
     stopped: bool = False
     expired: int = 0
 
-    def of(self, key: str) -> Group:
-        """The group of this name."""
-        return self.groups.setdefault(key, Group())
+    def count_job(self, head: Head, units: Units) -> None:
+        """Counts a job, and what it used of AWS."""
+        groups = [self.total]
+        if self.by in OF_JOBS:
+            groups.append(self._group(head, None))
+        for group in groups:
+            group.add_job(units)
 
+    def count_calls(self, head: Head, items: list[Item]) -> None:
+        """Counts the model calls of a job among some items of it."""
+        for _, _, call in calls_in(items):
+            for group in (self.total, self._group(head, call)):
+                group.usage.add(call)
 
-@dataclass(slots=True)
-class _Read:
-    """One job, read."""
-
-    head: Head
-    calls: list[Call]
-    units: Units
-    expired: bool
+    def _group(self, head: Head, call: Call | None) -> Group:
+        names = {"flow": head.flow or "(none)", "tenant": head.tenant, "day": day(head.created)}
+        if call is not None:
+            names |= {"agent": call.agent, "model": call.model}
+        return self.groups.setdefault(names[self.by], Group())
 
 
 def read(by: str, since: float, most: int, memory: Memory, tenant: str | None = None) -> Costs:
@@ -91,9 +97,7 @@ def read(by: str, since: float, most: int, memory: Memory, tenant: str | None = 
     for job_id in ids[:most]:
         if tenant is not None and not _is_of(job_id, tenant):
             continue
-        found = _job(job_id, memory, capped)
-        if found is not None:
-            _add(costs, found)
+        _count(costs, job_id, memory, capped)
     return costs
 
 
@@ -127,20 +131,30 @@ def memories() -> Memory:
     return lambda name: known.get(name, max(known.values()))
 
 
-def _add(costs: Costs, found: _Read) -> None:
-    head = found.head
-    of_job = {"flow": head.flow or "(none)", "tenant": head.tenant, "day": day(head.created)}
-    groups = [costs.total]
-    if costs.by in OF_JOBS:
-        groups.append(costs.of(of_job[costs.by]))
-    costs.expired += found.expired
-    for group in groups:
-        group.add_job(found.units)
-    for call in found.calls:
-        of_call = {"agent": call.agent, "model": call.model}
-        key = {**of_job, **of_call}[costs.by]
-        for group in (costs.total, costs.of(key)):
-            group.usage.add(call)
+def _count(costs: Costs, job_id: str, memory: Memory, capped: Callable[[str, str], bool]) -> None:
+    """Counts a job. Of its parts, one range is in memory at a time."""
+    items = list(table.query(keys.job(job_id)))
+    head = next((Head.from_item(item) for item in items if item["sk"] == "JOB"), None)
+    if head is None:
+        return
+    booked = capped(head.tenant, day(head.created)[:7])
+    results = [item for item in items if item["sk"].startswith("RESULT#")]
+    units = bill.of_job(head, items, memory, capped=booked)
+    costs.count_calls(head, items)
+    for split in results:
+        _, name, attempt = split["sk"].split("#")
+        if not split.get("split") or head.won.get(name) != int(attempt):
+            continue
+        sizes: list[int] = []
+        for each in partitions(head, name):
+            costs.count_calls(head, each)
+            units.add(bill.of_range(each, split.get("over", ""), memory, capped=booked))
+            sizes.append(sum(item_size(one) for one in each if one["sk"].startswith("PART#")))
+        units.add(bill.of_split(sizes))
+        if f"{name}:join" in head.won:
+            units.add(bill.of_join(results, split, sizes))
+    costs.expired += not results
+    costs.count_job(head, units)
 
 
 def _is_of(job_id: str, tenant: str) -> bool:
@@ -150,36 +164,3 @@ def _is_of(job_id: str, tenant: str) -> bool:
 
 def _capped(tenant: str, month: str) -> bool:
     return table.get(keys.tenant_budget(tenant, month)) is not None
-
-
-def _job(job_id: str, memory: Memory, capped: Callable[[str, str], bool]) -> _Read | None:
-    items = list(table.query(keys.job(job_id)))
-    head = next((Head.from_item(item) for item in items if item["sk"] == "JOB"), None)
-    if head is None:
-        return None
-    booked = capped(head.tenant, day(head.created)[:7])
-    results = [item for item in items if item["sk"].startswith("RESULT#")]
-    found = _Read(head, _calls(items), Units(), expired=not results)
-    found.units.add(bill.of_job(head, items, memory, capped=booked))
-    for item in results:
-        split, attempt = item["sk"].split("#")[1:3]
-        if item.get("split") and head.won.get(split) == int(attempt):
-            _fan_out(found, split, item, results, memory, capped=booked)
-    return found
-
-
-def _fan_out(
-    found: _Read, split: str, item: Item, results: list[Item], memory: Memory, *, capped: bool
-) -> None:
-    sizes: list[int] = []
-    for items in partitions(found.head, split):
-        found.calls += _calls(items)
-        found.units.add(bill.of_range(items, item.get("over", ""), memory, capped=capped))
-        sizes.append(sum(item_size(each) for each in items if each["sk"].startswith("PART#")))
-    found.units.add(bill.of_split(sizes))
-    if f"{split}:join" in found.head.won:
-        found.units.add(bill.of_join(results, item, sizes))
-
-
-def _calls(items: list[Item]) -> list[Call]:
-    return [call for _, _, call in calls_in(items)]

@@ -1,8 +1,8 @@
 """What model calls came to together. Pure: calls in, sums out; money in whole micro-dollars."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from statistics import median
 
 from stafette.aws.calls import BEGUN, Call
 from stafette.aws.table import Item
@@ -37,7 +37,7 @@ class Usage:
     cache_write: int = 0
     cost_micro: int = 0
     saved_micro: int = 0
-    _latencies: list[int] = field(default_factory=list, repr=False)
+    _latencies: Counter[int] = field(default_factory=Counter, repr=False)
 
     def add(self, call: Call) -> None:
         """Counts a call."""
@@ -56,7 +56,7 @@ class Usage:
         self.cache_write += call.cache_write
         self.cost_micro += call.cost_micro
         if call.outcome == "ok":
-            self._latencies.append(call.latency_ms)
+            self._latencies[call.latency_ms] += 1
 
     def add_all(self, other: "Usage") -> None:
         """Counts what another one has counted."""
@@ -66,8 +66,13 @@ class Usage:
 
     @property
     def latency_ms(self) -> int | None:
-        """The median of the calls that were answered well; None if there are none."""
-        return round(median(self._latencies)) if self._latencies else None
+        """The median, the lower of two, of the calls that were answered well; None if there are none."""
+        left = (self._latencies.total() + 1) // 2
+        for latency in sorted(self._latencies):
+            left -= self._latencies[latency]
+            if left <= 0:
+                return latency
+        return None
 
     def as_data(self) -> dict[str, int]:
         """The sums, for machines."""
