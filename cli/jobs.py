@@ -11,6 +11,7 @@ from rich.text import Text
 from cli.stack import NOT_FOUND, USAGE, stop
 from local import show, story
 from local.story import Story
+from stafette.core.messages import job_id
 
 WHOLE, _LEAST = 26, 6
 
@@ -30,11 +31,18 @@ def find(given: str) -> str:
     return found[0]
 
 
-def read(job_id: str) -> Story:
+def chosen(job: str | None, request_id: str | None, tenant: str) -> str:
+    """The id of the job that is named: by itself or its beginning, or by whose request it was."""
+    if job is not None:
+        return find(job)
+    return job_id(tenant, request_id, "")
+
+
+def read(job: str) -> Story:
     """The story of a job that must be there."""
-    told = story.read(job_id)
+    told = story.read(job)
     if told is None:
-        stop(f"there is no job {job_id}", NOT_FOUND)
+        stop(f"there is no job {job}", NOT_FOUND)
     return told
 
 

@@ -14,7 +14,6 @@ from local import show
 from stafette import clock
 from stafette.aws.dead import listed
 from stafette.core.job import Head, Status
-from stafette.core.messages import job_id
 from stafette.relay import recovery
 
 app = typer.Typer(
@@ -146,7 +145,7 @@ def show_(
     if (job is None) == (request_id is None):
         stop("give a job or --request-id", USAGE)
     with connected():
-        told = jobs.read(jobs.find(job) if job else job_id(tenant, request_id, ""))
+        told = jobs.read(jobs.chosen(job, request_id, tenant))
         if as_json:
             typer.echo(json.dumps(jobs.as_data(told), indent=2, default=str))
         else:

@@ -8,25 +8,31 @@ import typer
 from rich.text import Text
 
 from cli import jobs
-from cli.stack import NOT_FOUND, connected, console, on_stack, stop
+from cli.stack import NOT_FOUND, USAGE, connected, console, on_stack, stop
 from local import show, traces, waterfall
 from stafette import clock
 
 
 @on_stack
 def trace(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")],
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
+    request_id: Annotated[
+        str | None, typer.Option("--request-id", help="In place of a job id.")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose request it was.")] = "default",
     every: Annotated[
         bool, typer.Option("--all", help="Every part of a fan-out, not only the slowest.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Show what a job spent its time and its money on: stages, parts, model calls, on one axis, with totals."""
+    if (job is None) == (request_id is None):
+        stop("give a job or --request-id", USAGE)
     with connected():
-        job_id = jobs.find(job)
+        job_id = jobs.chosen(job, request_id, tenant)
         told = traces.read(job_id, clock.now(), every_part=every)
         if told is None:
-            stop(f"there is no job {job}", NOT_FOUND)
+            stop(f"there is no job {job_id}", NOT_FOUND)
         if as_json:
             typer.echo(json.dumps(told.as_data(), indent=2, default=str))
             return
