@@ -26,7 +26,7 @@ from moto.dynamodb.parsing.ast_nodes import (
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.dynamodb.parsing.validators import ActionCountValidator, OverlappingPathsValidator
 
-# Checks that are made for each clause of an update, over all clauses from there on.
+# Checks of all clauses of an update, which moto makes anew from each clause on.
 _OF_ROOT = (
     (ActionCountValidator, "verify_action_counts"),
     (OverlappingPathsValidator, "check_for_overlapping_paths"),
@@ -68,8 +68,10 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield UpdateExpressionParser, "make", staticmethod(lru_cache(maxsize=1_000)(make))
     yield Node, "__deepcopy__", _copied
     yield Node, "find_clauses", _find_clauses
-    for check, of_root in _OF_ROOT:
-        yield check, of_root, _once(getattr(check, of_root))
+    for check, name in _OF_ROOT:
+        # What holds of the whole of an update holds of each of its ends, which are trees of their own.
+        yield check, "traverse", getattr(check, name)
+    yield DepthFirstTraverser, "traverse", _traverse_if_needed
     yield DepthFirstTraverser, "traverse_node_recursively", _traverse
     yield (
         ConditionExpressionParser,
@@ -91,6 +93,18 @@ def _copied(node: Any, memo: dict[int, Any]) -> Any:
             if isinstance(child, Node):
                 child.set_parent(copy)
     return copy
+
+
+def _traverse_if_needed(traverser: Any, root: Any) -> Any:
+    """Most of the ten that go over the tree of an update find nothing in it to do."""
+    kinds, left = set(), [root]
+    while left:
+        node = left.pop()
+        kinds.add(type(node))
+        left += [child for child in node.children or () if _is(type(child), Node)]
+    if any(_processor(traverser, kind) for kind in kinds):
+        return _traverse(traverser, root)
+    return root
 
 
 def _traverse(traverser: Any, node: Any, child_id: int = -1) -> Any:
@@ -115,11 +129,6 @@ def _processor(traverser: Any, kind: type) -> Any:
         found = (each for of, each in traverser._processing_map().items() if _is(kind, of))
         known[kind] = next(found, None)
     return known[kind]
-
-
-def _once(check: Any) -> Any:
-    """What holds of the whole of an update holds of each of its ends: they are trees of their own."""
-    return lambda traverser, node: check(traverser, node) if node.parent is None else node
 
 
 def _find_clauses(node: Any, wanted: list[type]) -> list[Any]:
