@@ -81,8 +81,11 @@ def print_story(told: Story, out: Console) -> None:
             show.line(f"waits for a person: stafette answer {head.job_id} --form {head.form}")
         )
     elif not head.status.ended:
+        aside = f", put aside {head.waits}x ({head.why})" if head.waits else ""
         out.print(
-            show.line(f"waits for {head.next}, attempt {head.attempt}, {head.failures} failures")
+            show.line(
+                f"waits for {head.next}, attempt {head.attempt}, {head.failures} failures{aside}"
+            )
         )
     if head.reason:
         out.print(Text(show.ending(head), style="red"))
