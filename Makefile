@@ -33,7 +33,8 @@ check: $(VENV)/.installed
 prove: $(VENV)/.installed
 	$(BIN)/stafette prove $(ARGS)
 
-# Figures at size, as tables: a fan-out of 10,000 parts, 10,000 effects in doubt, killed workers, the router. ARGS=effects: one.
+# Figures at size, as tables: a fan-out of 10,000 parts, 10,000 effects in doubt, killed workers, the router, three agents
+# at once. ARGS=effects: that one.
 bench: $(VENV)/.installed
 	$(BIN)/python -m tests.bench $(ARGS)
 

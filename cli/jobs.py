@@ -11,6 +11,7 @@ from rich.text import Text
 from cli.stack import NOT_FOUND, USAGE, stop
 from local import show, story
 from local.story import Story
+from stafette.core.messages import job_id
 
 WHOLE, _LEAST = 26, 6
 
@@ -30,11 +31,18 @@ def find(given: str) -> str:
     return found[0]
 
 
-def read(job_id: str) -> Story:
+def chosen(job: str | None, request_id: str | None, tenant: str) -> str:
+    """The id of the job that is named: by itself or its beginning, or by whose request it was."""
+    if job is not None:
+        return find(job)
+    return job_id(tenant, request_id, "")
+
+
+def read(job: str) -> Story:
     """The story of a job that must be there."""
-    told = story.read(job_id)
+    told = story.read(job)
     if told is None:
-        stop(f"there is no job {job_id}", NOT_FOUND)
+        stop(f"there is no job {job}", NOT_FOUND)
     return told
 
 
@@ -80,8 +88,11 @@ def print_story(told: Story, out: Console) -> None:
             show.line(f"waits for a person: stafette answer {head.job_id} --form {head.form}")
         )
     elif not head.status.ended:
+        aside = f", put aside {head.waits}x ({head.why})" if head.waits else ""
         out.print(
-            show.line(f"waits for {head.next}, attempt {head.attempt}, {head.failures} failures")
+            show.line(
+                f"waits for {head.next}, attempt {head.attempt}, {head.failures} failures{aside}"
+            )
         )
     if head.reason:
         out.print(Text(show.ending(head), style="red"))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cli import agents, dead, doctor, feedback, forms, inbox, jobs, prove, read
+from cli import agents, cost, dead, doctor, feedback, forms, inbox, jobs, prove, read, trace
 from cli import eval as evals
 from cli.stack import DEADLINE, FAILED, NOT_FOUND, USAGE, connected, console, on_stack, stop
 from cli.wait import summary, wait
@@ -15,7 +15,6 @@ from local import show
 from stafette import clock
 from stafette.aws.dead import listed
 from stafette.core.job import Head, Status
-from stafette.core.messages import job_id
 from stafette.relay import recovery
 
 app = typer.Typer(
@@ -32,6 +31,8 @@ app.command()(feedback.feedback)
 app.command()(forms.forms)
 app.command()(forms.answer)
 app.command("prove")(prove.command)
+app.command()(trace.trace)
+app.command()(cost.cost)
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job id, or its beginning.")]
 # As far back as `jobs --status` looks.
 _NEWEST = 1_000
@@ -147,7 +148,7 @@ def show_(
     if (job is None) == (request_id is None):
         stop("give a job or --request-id", USAGE)
     with connected():
-        told = jobs.read(jobs.find(job) if job else job_id(tenant, request_id, ""))
+        told = jobs.read(jobs.chosen(job, request_id, tenant))
         if as_json:
             typer.echo(json.dumps(jobs.as_data(told), indent=2, default=str))
         else:

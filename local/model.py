@@ -32,6 +32,7 @@ class Response:
     Attributes:
         body: a message is streamed when the request asks for that; bytes go out as they are.
         delay: seconds before it goes out, besides the server's latency.
+        pause: seconds between the first piece of a stream and the rest.
         breaks: the type of an error that breaks off a stream after its first piece, with the status sent long ago.
         ends: how a stream comes to no end: `early`, the connection is lost in the middle; `quietly`, it stops after its
             first piece as if that were all; `silent`, nothing more comes and the connection stays open.
@@ -41,6 +42,7 @@ class Response:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     delay: float = 0.0
+    pause: float = 0.0
     breaks: str | None = None
     ends: Literal["early", "quietly", "silent"] | None = None
 
@@ -193,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(error(404, "not_found_error"))
 
     def _send(self, response: Response, stream: bool = False) -> None:
-        body, kind = response.body, "application/json"
+        body, kind, events = response.body, "application/json", list[bytes]()
         if isinstance(body, dict):
             if stream and body.get("type") == "message":
                 kind, events = "text/event-stream", list(_events(body, response.breaks))
@@ -218,6 +220,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.closing.wait()
             self.close_connection = True
             return
+        if stream and response.pause:
+            begun = len(b"".join(events[:3]))
+            self.wfile.write(body[:begun])
+            self.wfile.flush()
+            self.server.closing.wait(response.pause)
+            body = body[begun:]
         self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:

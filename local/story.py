@@ -1,11 +1,12 @@
 """What the table knows of a job, read as one story: head, journal, results, model calls, parts, effects."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from boto3.dynamodb.conditions import Key
 
+from local.usage import calls_in
 from stafette.aws import forms, keys, table
 from stafette.aws.calls import Call
 from stafette.aws.store import loaded_value
@@ -157,11 +158,7 @@ def _parts(head: Head, item: Item) -> Parts:
 
 
 def _calls(items: list[Item]) -> Iterator[Made]:
-    known = {field.name for field in fields(Call)}
-    for item in items:
-        if item["sk"].startswith("CALL#"):
-            call = Call(**{name: value for name, value in item.items() if name in known})
-            yield Made(*_named(item), call)
+    return (Made(*known) for known in calls_in(items))
 
 
 def _calls_of_parts(job_id: str, of: Parts) -> Iterator[Made]:

@@ -3,6 +3,7 @@
 Nothing polls: a poller sleeps until a message comes, becomes visible, or a worker is free again.
 """
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # Workers mostly wait for a model or for the one lock around moto: more of them would only wait longer.
 WORKERS = 24
+# Seconds that a thread runs before another one may take its place in the middle of a call. Calls into moto take turns:
+# threads that are stopped in the middle of one keep each other waiting.
+_TURN = 0.05
 
 
 class Threads:
@@ -40,6 +44,8 @@ class Threads:
 
     def start(self) -> None:
         """Starts them all."""
+        self._turn = sys.getswitchinterval()
+        sys.setswitchinterval(_TURN)
         for thread in self._threads:
             thread.daemon = True
             thread.start()
@@ -51,6 +57,7 @@ class Threads:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        sys.setswitchinterval(self._turn)
 
     def _poll(self, mapping: Mapping) -> None:
         name = f"{mapping.function.name}-worker"

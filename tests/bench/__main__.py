@@ -1,6 +1,6 @@
 """`make bench`: figures that take minutes, as tables. Exit code 1 when something was not as it must be.
 
-python -m tests.bench [fan-out] [effects] [killed] [router]
+python -m tests.bench [fan-out] [effects] [killed] [router] [scatter]
 """
 
 import os
@@ -16,12 +16,13 @@ from rich.console import Console
 
 from cli.report import rows_of
 from local.show import grid
-from tests.bench import effects, fan_out, killed, router
+from tests.bench import effects, fan_out, killed, router, scatter
 
 SEED = 1
 WIDTHS = (100, 1_000, 10_000)
 EFFECTS, CHUNK = 10_000, 250
 JOBS, KILLED, WORKERS = 50, 0.15, 8
+SCATTERED, IN_TURN = 5, 3
 
 
 def pool() -> ProcessPoolExecutor:
@@ -144,7 +145,47 @@ def routes(out: Console) -> list[str]:
     return [f"{r.name}: a decision failed" for r in reports for x in r.rows if x.figures.failed]
 
 
-BENCHES = {"fan-out": fan_outs, "effects": in_doubt, "killed": kills, "router": routes}
+def scattered(out: Console) -> list[str]:
+    """Three agents at once and a report of what they say, beside the same work one after the other."""
+    rows = [
+        ("at once", scatter.IDEAL, scatter.taken(SCATTERED, at_once=True)),
+        ("one after the other", scatter.IDEAL_SERIAL, scatter.taken(IN_TURN, at_once=False)),
+    ]
+    table = grid(
+        *("three agents and a report", ">runs", ">ideal", ">median", ">worst", ">of the ideal"),
+        *(">before", ">between", ">whole job"),
+    )
+    for name, ideal, took in rows:
+        middle = median(each.gathering for each in took)
+        shown = (
+            *(ideal, middle, max(each.gathering for each in took)),
+            *(median(each.before for each in took), median(each.between for each in took)),
+            median(each.whole for each in took),
+        )
+        seconds = [f"{each:.2f} s" for each in shown]
+        table.add_row(name, str(len(took)), *seconds[:3], f"{middle / ideal:.0%}", *seconds[3:])
+    out.print(table)
+    limit = scatter.MOST * scatter.IDEAL
+    slow = ", ".join(f"{seconds} s for {name}" for name, seconds in scatter.SECONDS.items())
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    out.print(
+        "From when the stage that scatters begins its work until the report is written, with every queue, claim, guard",
+        "and record on the way; `before` the first call, `between` the last answer and the request for the report.",
+        f"`whole job`: from the request's being sent until it is done. The model takes {slow}.",
+        f"The clock is the wall's: it counts what else this machine does ({load}).",
+        sep="\n",
+    )
+    middle = median(each.gathering for each in rows[0][2])
+    return [] if middle <= limit else [f"the median is {middle:.2f} s, over {limit:.3f} s"]
+
+
+BENCHES = {
+    "fan-out": fan_outs,
+    "effects": in_doubt,
+    "killed": kills,
+    "router": routes,
+    "scatter": scattered,
+}
 
 
 def main() -> int:

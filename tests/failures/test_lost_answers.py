@@ -108,7 +108,7 @@ def test_a_claim_of_what_is_gone_is_refused(stack: Stack, waiting: Handoff) -> N
 MOVE = Move("classified", "Classified", {}, next="enrich", handoff="enrich")
 WRITES: dict[str, Callable[[Run], Any]] = {
     "advance": lambda run: store.advance(run, MOVE, 5.0).stage == "classified",
-    "wait": lambda run: store.wait(run, 99.0, wake=1, counts=False).wake == 1,
+    "wait": lambda run: store.wait(run, 99.0, wake=1, counts=False, put={}).wake == 1,
     "end": lambda run: (
         store.end(run.job_id, Status.FAILED, 5.0, reason="r", detail="d", held=run).status
         == "failed"
@@ -162,11 +162,11 @@ def test_a_part_is_claimed_waits_ends_and_is_counted_though_answers_are_lost(
     with stack.machine.inside("enrich_record"):
         now = clock.now()
         assert parts.claim(one_part, "t-1", now + 60, now).owner == "t-1"
-        parts.wait(one_part, "t-1", now, counts=True)
+        parts.wait(one_part, "t-1", now, counts=True, put={})
         again = one_part.model_copy(update={"wake": 1})
         assert parts.claim(again, "t-3", now + 60, now + 1).owner == "t-3"
         with pytest.raises(store.LostLeaseError):
-            parts.wait(again, "t-4", now, counts=True)
+            parts.wait(again, "t-4", now, counts=True, put={})
         assert parts.finish(again, {"n": 1}, now, now)
         assert parts.finish(again, {"n": 2}, now, now)
         assert parts.count(again, ok=True)

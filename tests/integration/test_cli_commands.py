@@ -231,3 +231,38 @@ def test_without_a_stack_every_command_says_how_to_start_one(
     (tmp_path / ".stafette" / "local.json").unlink()
     assert "make local" in run("dead", "list", gives=2)
     assert boto3.DEFAULT_SESSION is None
+
+
+def test_trace_and_costs_of_jobs_are_told_for_people_and_for_machines(
+    model: OfflineModel,
+) -> None:
+    failed = failed_job(model, "traced-failed")
+    run("send", "-", "--wait", given=event("traced"))
+    job = job_id("default", "traced", "")
+    told = run("trace", job[:10])
+    for name in ("route", "classify", "classifier", "draft", "writer", "act", "send_reply"):
+        assert name in told
+    assert "2 model calls" in told
+    assert "from being asked until it ended" in told
+    data = json.loads(run("trace", job, "--json"))
+    assert data["totals"]["calls"] == 2
+    calls = [span for stage in data["spans"] for span in stage["children"]]
+    assert calls[0]["attributes"]["gen_ai.agent.name"] == "classifier"
+    assert "invalid_request" in run("trace", failed)
+    assert "there is no job" in run("trace", "x" * 26, gives=3)
+
+    by_flow = json.loads(run("cost", "--json"))
+    assert by_flow["groups"].keys() >= {"ticket"}
+    for by in ("agent", "model", "tenant", "day"):
+        other = json.loads(run("cost", "--by", by, "--json"))
+        assert other["total"]["cost_micro"] == by_flow["total"]["cost_micro"]
+    said = run("cost", "--by", "tenant", "--days", "1", "--jobs", "1")
+    assert "AWS (estimate)" in said
+    assert "It stopped at the 1 newest of them" in said
+    assert "Not in the estimate" in said
+
+    usage = run("agents", "--usage")
+    assert "classifier" in usage
+    assert "median latency" in usage
+    shares = [word for word in usage.split() if word.endswith("%")]
+    assert 98 <= sum(int(share[:-1]) for share in shares) <= 102

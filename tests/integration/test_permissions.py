@@ -410,7 +410,12 @@ def test_with_bedrock_a_model_may_be_called_and_the_key_not_be_read(profile: str
     for function in ("Route", "Classify", "EnrichRecord", "Draft"):
         allowed = rules.allowed(resources, function)
         assert not {action for action, _ in allowed if action.startswith("secretsmanager")}
-        patterns = [where for action, where in allowed if action == "bedrock:InvokeModel"]
+        whole, streamed = (
+            [where for action, where in allowed if action == f"bedrock:{name}"]
+            for name in ("InvokeModel", "InvokeModelWithResponseStream")
+        )
+        assert set(whole) == set(streamed)
+        patterns = whole
         for name in (known.bedrock for known in MODELS.values()):
             for where in (
                 f"us-east-1:123456789012:inference-profile/{profile}.{name}",

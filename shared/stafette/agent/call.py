@@ -70,10 +70,11 @@ def once(
     parts = (agent.prompt, *asked.more, asked.about, _remark(fault), output)
     sent = len("".join(map(str, parts)).encode(errors="replace"))
     entered = guards.enter(run, agent.model, call.n, cost.most(sent, agent.max_tokens, billed))
+    heard = model.Heard()
     try:
         calls.begin(run, call)
-        reply = _sent(agent, asked, output, seconds, fault)
-        call = _answered(call, reply, billed)
+        reply = _sent(agent, asked, output, seconds, fault, heard)
+        call = _answered(call, reply, billed, heard)
         try:
             value = judge(read(reply.message, asked.answer), asked.check, agent.confidence)
         except RejectedError as rejected:
@@ -81,7 +82,7 @@ def once(
             raise
     except Exception as exc:
         answered = not call.usage_incomplete
-        call = _failed(call, exc)
+        call = _failed(call, exc, heard)
         _settle(run, call)
         guards.leave(entered, _used(call), None if answered else exc)
         raise
@@ -125,10 +126,17 @@ def _sent(
     output: OutputConfigParam,
     seconds: float,
     fault: str | None,
+    heard: model.Heard,
 ) -> model.Reply:
     message: Any = {"role": "user", "content": whole_text(asked.about)}
     return model.send(
-        agent, [message], seconds=seconds, output=output, more=asked.more, remark=_remark(fault)
+        agent,
+        [message],
+        seconds=seconds,
+        output=output,
+        more=asked.more,
+        remark=_remark(fault),
+        heard=heard,
     )
 
 
@@ -145,18 +153,29 @@ def _remark(fault: str | None) -> str | None:
 def _settle(run: Run, call: calls.Call) -> None:
     """Records what a call came to. An answer that was paid for is not thrown away because its record is late:
     that then stays `begun`, which is what is known of it."""
+    trace.info(
+        "a model was asked",
+        job_id=run.job_id,
+        handoff=run.handoff,
+        attempt=run.attempt,
+        latency_ms=call.latency_ms,
+        **calls.attributes(call),
+    )
     try:
         calls.settle(run, call)
     except StafetteError as error:
         trace.info("a model call is not settled", job_id=run.job_id, reason=error.reason)
 
 
-def _answered(call: calls.Call, reply: model.Reply, billed: models.Model) -> calls.Call:
+def _answered(
+    call: calls.Call, reply: model.Reply, billed: models.Model, heard: model.Heard
+) -> calls.Call:
     tokens = cost.Tokens.from_usage(reply.message.usage)
     return replace(
         call,
         provider="offline" if reply.offline else call.provider,
         latency_ms=_since(call),
+        first_token_ms=heard.first_token_ms,
         input=tokens.input,
         output=tokens.output,
         cache_read=tokens.cache_read,
@@ -166,15 +185,17 @@ def _answered(call: calls.Call, reply: model.Reply, billed: models.Model) -> cal
     )
 
 
-def _failed(call: calls.Call, exc: Exception) -> calls.Call:
+def _failed(call: calls.Call, exc: Exception, heard: model.Heard) -> calls.Call:
     """A call that came to nothing. Its usage stays unknown only where the provider may have done the work."""
     reason = exc.reason if isinstance(exc, StafetteError) else "bug"
+    unknown = heard.begun or reason in {*failures.UNKNOWN_USAGE, "bug"}
     return replace(
         call,
         outcome=reason,
         fault=str(exc) if isinstance(exc, RejectedError) else None,
-        usage_incomplete=call.usage_incomplete and reason in {*failures.UNKNOWN_USAGE, "bug"},
+        usage_incomplete=call.usage_incomplete and unknown,
         latency_ms=call.latency_ms or _since(call),
+        first_token_ms=heard.first_token_ms,
     )
 
 

@@ -3,9 +3,12 @@
 It sends one request and never a second: trying again is the queue's business (`max_retries=0`).
 """
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Event, Timer
 from typing import Any
 
 import anthropic
@@ -23,6 +26,11 @@ LONGEST = 60.0
 MARGIN = 5.0
 SHORTEST = 2.0
 
+# Answers of more tokens may take longer than a call may, at the 128,000 tokens an hour that the SDK reckons with when
+# it demands a stream of what may take ten minutes. They are streamed: of one that is cut off it is then known whether
+# the model was silent or slow. All others come whole: nobody reads half of one, and a stream has to be taken apart.
+STREAMED = int(LONGEST * 128_000 / 3_600)
+
 # A header of the offline model: its answers are fixed rules, and whatever shows them has to say so.
 OFFLINE = "x-stafette-offline"
 
@@ -33,6 +41,19 @@ class Reply:
 
     message: Message
     offline: bool
+
+
+@dataclass(slots=True)
+class Heard:
+    """What is heard of an answer while it is streamed.
+
+    Attributes:
+        begun: the provider has begun to answer, and so to bill.
+        first_token_ms: from the request to the first piece of the answer.
+    """
+
+    begun: bool = False
+    first_token_ms: int | None = None
 
 
 def seconds_for_call(ends: float) -> float:
@@ -63,8 +84,9 @@ def send(
     output: OutputConfigParam | None = None,
     more: Sequence[str] = (),
     remark: str | None = None,
+    heard: Heard | None = None,
 ) -> Reply:
-    """Makes exactly one request.
+    """Makes exactly one request. An answer that may be long is streamed.
 
     Args:
         agent: who speaks: its prompt, model and limits.
@@ -73,25 +95,74 @@ def send(
         output: the format that the answer must have.
         more: what follows on the agent's prompt, from what changes least to what changes most.
         remark: what this request adds to the agent's instructions.
+        heard: is told of a stream as it comes, also of one that breaks off.
 
     Raises:
         StafetteError: what the provider's error means for the work; `reason` is never made from its text.
     """
+    request: dict[str, Any] = {
+        "model": _id_at_provider(agent.model),
+        "max_tokens": agent.max_tokens,
+        "system": instructions(agent, more, remark),
+        "messages": messages,
+        "timeout": httpx2.Timeout(seconds, connect=min(5.0, seconds)),
+        **_options(agent, output),
+    }
     with translated():
-        raw = client().messages.with_raw_response.create(
-            model=_id_at_provider(agent.model),
-            max_tokens=agent.max_tokens,
-            system=instructions(agent, more, remark),
-            messages=messages,
-            timeout=httpx2.Timeout(seconds, connect=min(5.0, seconds)),
-            **_options(agent, output),
-        )
+        if agent.max_tokens > STREAMED:
+            return _streamed(request, seconds, heard or Heard())
+        raw = client().messages.with_raw_response.create(**request)
         message = raw.parse()
     if not isinstance(message, Message) or not isinstance(message.content, list):
         raise TransientError(
             "the provider sent something that is no message", reason="model_broken_answer"
         )
     return Reply(message, offline=OFFLINE in raw.headers)
+
+
+def _streamed(request: dict[str, Any], seconds: float, heard: Heard) -> Reply:
+    began = clock.now()
+    with (
+        client().messages.stream(**request) as stream,
+        _until(stream.response, began + seconds - clock.now()) as over,
+    ):
+        try:
+            for event in stream:
+                heard.begun = heard.begun or event.type == "message_start"
+                if heard.first_token_ms is None and event.type == "content_block_delta":
+                    heard.first_token_ms = round((clock.now() - began) * 1000)
+        except (httpx2.HTTPError, anthropic.APIConnectionError) as exc:
+            if over.is_set():
+                raise TransientError(
+                    "the model's answer was not whole in time", reason="model_timeout"
+                ) from exc
+            raise
+        if not heard.begun:
+            raise TransientError(
+                "the provider sent something that is no message", reason="model_broken_answer"
+            )
+        return Reply(stream.get_final_message(), offline=OFFLINE in stream.response.headers)
+
+
+@contextmanager
+def _until(response: httpx2.Response, seconds: float) -> Iterator[Event]:
+    """Hangs up when a stream has not ended after so many seconds: the SDK's own time-out begins anew with each piece.
+    The event says that it did."""
+    over = Event()
+
+    def hang_up() -> None:
+        over.set()
+        line = response.extensions["network_stream"].get_extra_info("socket")
+        with suppress(OSError):  # the other side was faster
+            line.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(max(0.0, seconds), hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield over
+    finally:
+        timer.cancel()
 
 
 def instructions(

@@ -29,6 +29,7 @@ class Call:
         why: what it was made for.
         began: seconds since the epoch.
         latency_ms: from the request to the whole answer.
+        first_token_ms: from the request to the first piece of a streamed answer; None if it came whole, or not at all.
         input, output, cache_read, cache_write: tokens, each counted once.
         cost_micro: micro-dollars at list price; `prices` names the table it was computed with.
         outcome: `begun`, `ok`, or the reason that it came to nothing.
@@ -48,6 +49,7 @@ class Call:
     began: float
     prices: str
     latency_ms: int = 0
+    first_token_ms: int | None = None
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -78,8 +80,8 @@ def begin(run: Run, call: Call) -> None:
 
 
 _SETTLED = (
-    *("provider", "latency_ms", "input", "output", "cache_read", "cache_write", "cost_micro"),
-    *("outcome", "usage_incomplete", "fault", "value"),
+    *("provider", "latency_ms", "first_token_ms", "outcome", "usage_incomplete", "fault", "value"),
+    *("input", "output", "cache_read", "cache_write", "cost_micro"),
 )
 
 
@@ -88,6 +90,38 @@ def settle(run: Run, call: Call) -> None:
     known = _item(call)
     sets: dict[Path, object] = {name: known[name] for name in _SETTLED if name in known}
     table.update(keys.call(run, call.n), sets=sets)
+
+
+def attributes(call: Call) -> dict[str, object]:
+    """A call as a span has it, by the names of OpenTelemetry's conventions for generative AI where they have one.
+
+    `gen_ai.usage.input_tokens` holds the cached ones too, as they say; times are in seconds. No prompt, no answer.
+    """
+    first = call.first_token_ms
+    known: dict[str, object | None] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(call.provider, call.provider),
+        "gen_ai.agent.name": call.agent,
+        "gen_ai.request.model": call.model,
+        "gen_ai.usage.input_tokens": call.input + call.cache_read + call.cache_write,
+        "gen_ai.usage.output_tokens": call.output,
+        "gen_ai.usage.cache_read.input_tokens": call.cache_read,
+        "gen_ai.usage.cache_creation.input_tokens": call.cache_write,
+        "gen_ai.response.time_to_first_chunk": None if first is None else first / 1000,
+        "error.type": None if call.outcome in ("ok", BEGUN) else call.outcome,
+        "stafette.why": call.why,
+        "stafette.outcome": call.outcome,
+        "stafette.cost_micro": call.cost_micro,
+        "stafette.prices": call.prices,
+        "stafette.usage_incomplete": call.usage_incomplete or None,
+        "stafette.cache": call.cache or None,
+        "stafette.saved_micro": call.saved_micro or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+# What the conventions call a provider, where that is not what we call it.
+_PROVIDERS = {"bedrock": "aws.bedrock"}
 
 
 def earlier(run: Run) -> tuple[Item, ...]:

@@ -1,6 +1,6 @@
 """The writes of a fan-out: claiming and ending parts, and the join that counts each of them once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +43,10 @@ def finish(work: PartWork, value: Any, began: float, ended: float) -> bool:
     return _end(work, stored_value(value, work.job_id) | {"began": began, "ended": ended})
 
 
-def fail(work: PartWork, reason: str, detail: str, now: float) -> bool:
+def fail(work: PartWork, reason: str, detail: str, now: float, began: float | None = None) -> bool:
     """Stores that a part failed, unless it has ended. True if what stands is a value after all."""
-    return _end(work, {"reason": reason[:60], "detail": detail[:1000], "ended": now})
+    known = {} if began is None else {"began": began}
+    return _end(work, {**known, "reason": reason[:60], "detail": detail[:1000], "ended": now})
 
 
 def _end(work: PartWork, result: dict[str, Any]) -> bool:
@@ -63,8 +64,8 @@ def _end(work: PartWork, result: dict[str, Any]) -> bool:
     return _part(item).done
 
 
-def wait(work: PartWork, owner: str, until: float, *, counts: bool) -> None:
-    """Lets a part wait under a new wake number.
+def wait(work: PartWork, owner: str, until: float, *, counts: bool, put: Mapping[Any, Any]) -> None:
+    """Lets a part wait under a new wake number. `put` is what `Lease.put_aside` says of it.
 
     Raises:
         LostLeaseError: another worker took over.
@@ -73,7 +74,7 @@ def wait(work: PartWork, owner: str, until: float, *, counts: bool) -> None:
     try:
         table.update(
             keys.part(work.job_id, work.split, work.index),
-            sets={"not_before": until, "wake": wake},
+            sets={"not_before": until, "wake": wake, **put},
             adds={} if counts else {"failures": -1},
             removes=("owner", "lease"),
             when=_OPEN & Attr("owner").eq(owner),
@@ -182,7 +183,7 @@ def reopen(job_id: str, split: str, total: int, until: float) -> None:
             table.update(
                 keys.part(job_id, split, outcome.index),
                 sets={"failures": 0, "wake": 0},
-                removes=("reason", "detail", "ended", "owner", "lease", "not_before"),
+                removes=("reason", "detail", "began", "ended", "owner", "lease", "not_before"),
                 when=Attr("reason").exists() & Attr("ended").lte(until),
             )
 

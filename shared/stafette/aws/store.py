@@ -15,7 +15,7 @@ from stafette.core import job
 from stafette.core.body import read_json, whole_text
 from stafette.core.errors import PermanentError, TransientError
 from stafette.core.follow_ups import Journal
-from stafette.core.job import Head, Move, Status
+from stafette.core.job import Head, Lease, Move, Status
 from stafette.core.messages import Handoff, Inputs, Ref
 from stafette.core.run import Run
 
@@ -25,6 +25,8 @@ VALUE_LIMIT = 32_768
 # What is taken off a head that waits no longer, and off one that nobody has to look at.
 WAITING = ("owner", "lease", "not_before")
 DUE = ("due", "due_shard")
+# What tells how long the work at hand was put aside.
+ASIDE = ("waits", "aside", "why")
 
 
 class LostLeaseError(TransientError):
@@ -157,7 +159,7 @@ def advance(run: Run, move: Move, now: float) -> Head:
         "parts": None if move.parts is None else len(move.parts),
     }
     sets |= {name: value for name, value in optional.items() if value is not None}
-    removes = (*WAITING, *(name for name, value in optional.items() if value is None))
+    removes = (*WAITING, *ASIDE, *(name for name, value in optional.items() if value is None))
     routed = {"flow": move.flow, "agent": move.agent}
     sets |= {name: value for name, value in routed.items() if value is not None}
     if move.next is None:
@@ -174,8 +176,11 @@ def advance(run: Run, move: Move, now: float) -> Head:
         raise LostLeaseError from lost
 
 
-def wait(run: Run, until: float, *, wake: int, counts: bool) -> Head:
+def wait(run: Run, until: float, *, wake: int, counts: bool, put: Mapping[Any, Any]) -> Head:
     """Lets a job wait: gives up the lease under a new wake number. `counts` keeps the try as a failure.
+
+    Args:
+        put: what `Lease.put_aside` says of it.
 
     Raises:
         LostLeaseError: another worker took over, or the job was cancelled.
@@ -184,7 +189,7 @@ def wait(run: Run, until: float, *, wake: int, counts: bool) -> Head:
         return Head.from_item(
             table.update(
                 keys.head(run.job_id),
-                sets={"not_before": until, "wake": wake},
+                sets={"not_before": until, "wake": wake, **put},
                 adds={} if counts else {"failures": -1},
                 removes=("owner", "lease"),
                 when=held_by(run),
@@ -204,9 +209,19 @@ def let_go(run: Run) -> None:
 
 
 def end(
-    job_id: str, status: Status, now: float, *, reason: str, detail: str, held: Run | None = None
+    job_id: str,
+    status: Status,
+    now: float,
+    *,
+    reason: str,
+    detail: str,
+    held: Run | None = None,
+    began: float | None = None,
 ) -> Head | None:
     """Ends a job that has not ended: by the worker that holds it, else by a person or by a deadline.
+
+    Args:
+        began: when the try began that ended it.
 
     A worker has a message that comes back until all that follows has left. Without one the job stays due for that,
     until it may `rest`.
@@ -227,6 +242,8 @@ def end(
     }
     if held is None:
         ending |= first_look(job_id, now)
+    if began is not None:
+        ending["began"] = began
     try:
         return Head.from_item(
             table.update(
@@ -268,7 +285,7 @@ def reopen(job_id: str, now: float) -> Head | None:
                     **first_look(job_id, now),
                 },
                 adds={"generation": 1},
-                removes=(*WAITING, "reason", "detail", "ended", "wake"),
+                removes=(*WAITING, *ASIDE, "reason", "detail", "began", "ended", "wake"),
                 when=Attr("status").eq(Status.FAILED.value)
                 & Attr("v").lte(job.VERSION)
                 & Attr("expired").not_exists(),  # what it would go on from is gone
@@ -344,15 +361,18 @@ def put_request(job_id: str, value: Any, now: float) -> Any | None:
     return loaded_value(standing) if standing else None
 
 
-def put_result(run: Run, move: Move, began: float, ended: float) -> None:
-    """Stores what an attempt came to, immutable, before the state names it. Its span rides in it."""
+def put_result(run: Run, move: Move, began: float, ended: float, lease: Lease) -> None:
+    """Stores what an attempt came to, immutable, before the state names it. Its span rides in it, with what the
+    lease knows of earlier tries."""
+    aside = {name: getattr(lease, name) for name in ASIDE} if lease.waits else {}
     item = {
         "model": move.model,
         **stored_value(move.value, run.job_id),
         "began": began,
         "ended": ended,
         "expires": expires(),
-        **({"split": True} if move.over is not None else {}),
+        **aside,
+        **({"split": True, "over": move.over} if move.over is not None else {}),
         **({"notice": move.notice} if move.notice else {}),
     }
     table.put_if_absent(keys.result(run.job_id, run.handoff, run.attempt), item)

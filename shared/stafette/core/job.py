@@ -38,7 +38,13 @@ class Status(StrEnum):
 
 
 class Lease(BaseModel):
-    """Who may work on something, and since how often. A job and a part of a fan-out are leased alike."""
+    """Who may work on something, and since how often. A job and a part of a fan-out are leased alike.
+
+    Attributes:
+        waits: how often this work was put aside, to come back later.
+        aside: when it first was.
+        why: what for, the last time.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
@@ -46,8 +52,16 @@ class Lease(BaseModel):
     failures: int = 0
     owner: str | None = None
     lease: float = 0
+    waits: int = 0
+    aside: float | None = None
+    why: str | None = None
     not_before: float = 0
     wake: int = 0
+
+    def put_aside(self, why: str, now: float) -> dict[str, Any]:
+        """What remains known of work that comes back later, until it is done: attributes of its lease."""
+        since = now if self.aside is None else self.aside
+        return {"waits": self.waits + 1, "aside": since, "why": why[:60]}
 
 
 class Head(Lease):
@@ -63,6 +77,7 @@ class Head(Lease):
         over: the function that works the parts.
         generation: raised when a failed job is reopened: what was sent before is then too old.
         moved: when it came to this stage.
+        began: when the try began that made it fail.
         ended: when it failed or was cancelled.
         form: the id of the form that it waits for, while it is blocked.
         asked: the last handoff that asked a person.
@@ -91,6 +106,7 @@ class Head(Lease):
     fingerprint: str
     created: float
     moved: float
+    began: float | None = None
     ended: float | None = None
     deadline: float
     due: float | None = None

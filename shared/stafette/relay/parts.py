@@ -234,9 +234,9 @@ def parts_wanted(head: Head, work: RangeWork | PartWork) -> bool:
     )
 
 
-def end_part(work: PartWork, reason: str, detail: str) -> None:
-    """Ends a part as failed, unless it has ended, and counts it."""
-    count_part(work, ok=parts.fail(work, reason, detail, clock.now()))
+def end_part(work: PartWork, reason: str, detail: str, began: float | None = None) -> None:
+    """Ends a part as failed, unless it has ended, and counts it. `began` is when the try began that ended it."""
+    count_part(work, ok=parts.fail(work, reason, detail, clock.now(), began))
 
 
 def _take_part(
@@ -310,11 +310,12 @@ def _work(
     except Exception as error:
         match retry.fate(error, standing.failures, clock.chance(), run.answers):
             case retry.Fail(reason, detail):
-                end_part(work, reason, detail)
+                end_part(work, reason, detail, began)
             case retry.Later(seconds, counts):
-                until = clock.now() + seconds
-                parts.wait(work, run.owner, until, counts=counts)
-                carry(work.job_id, (part_again(work, work.wake + 1, until, clock.now()),))
+                now, why = clock.now(), str(getattr(error, "reason", "later"))
+                put = standing.put_aside(why, now)
+                parts.wait(work, run.owner, now + seconds, counts=counts, put=put)
+                carry(work.job_id, (part_again(work, work.wake + 1, now + seconds, now),))
             case retry.Ask(form):
                 block_part(form, run, head, work)
             case retry.Bug():

@@ -90,7 +90,7 @@ def _bury_handoff(work: Handoff, delivery: Delivery) -> tuple[str, Return | None
             return "never_started", None
         case Work() if head.failures <= MOST_FAILURES:
             # Not used up: it bounced off something. The job goes on with a fresh message.
-            waiting = store.wait(run, now, wake=work.wake + 1, counts=False)
+            waiting = store.wait(run, now, wake=work.wake + 1, counts=False, put={})
             carry(head.job_id, (handoff_of(waiting, now, work.inputs),))
             return "bounced", None
         case Work() | GiveUp():
@@ -140,7 +140,7 @@ def _bury_part(work: PartWork, delivery: Delivery) -> tuple[str, Return | None]:
             return "never_started", None
         case Work() if standing.failures <= MOST_FAILURES:
             # Not used up: it bounced off something. The part goes on with a fresh message.
-            parts.wait(work, delivery.owner, now, counts=False)
+            parts.wait(work, delivery.owner, now, counts=False, put={})
             carry(work.job_id, (part_again(work, work.wake + 1, now, now),))
             return "bounced", None
         case Work() | GiveUp():

@@ -210,7 +210,7 @@ def _work(step: Step, message: Handoff, head: Head, run: Run) -> None:
         inputs = store.results_so_far(head) if message.inputs is None else message.inputs
         moved = step.work(inputs, run, head)
         ended = clock.now()
-        patiently(run.ends, lambda: store.put_result(run, moved, began, ended))
+        patiently(run.ends, lambda: store.put_result(run, moved, began, ended, head))
     except Exception as error:
         if not _failed(error, head, message, run, began):
             raise
@@ -224,16 +224,17 @@ def _failed(error: Exception, head: Head, message: Handoff, run: Run, began: flo
     """Does what an error means for the job. False: it is a bug, and the message is to come back."""
     match retry.fate(error, head.failures, clock.chance(), run.answers):
         case retry.Fail(reason, detail):
-            fail(run, reason, detail)
+            fail(run, reason, detail, began)
         case retry.Later(seconds, counts):
-            until = clock.now() + seconds
-            waiting = store.wait(run, until, wake=message.wake + 1, counts=counts)
+            now, reason = clock.now(), str(getattr(error, "reason", "later"))
+            put = head.put_aside(reason, now)
+            waiting = store.wait(run, now + seconds, wake=message.wake + 1, counts=counts, put=put)
             trace.info(
                 "a job waits",
                 job_id=run.job_id,
                 handoff=run.handoff,
                 seconds=round(seconds),
-                reason=getattr(error, "reason", None),
+                reason=reason,
             )
             carry(run.job_id, (handoff_of(waiting, clock.now(), message.inputs),))
         case retry.Ask(form):
@@ -246,10 +247,16 @@ def _failed(error: Exception, head: Head, message: Handoff, run: Run, began: flo
     return True
 
 
-def fail(run: Run, reason: str, detail: str) -> None:
-    """Ends a job that this worker holds as failed, and says so."""
+def fail(run: Run, reason: str, detail: str, began: float | None = None) -> None:
+    """Ends a job that this worker holds as failed, and says so. `began` is when the work began that failed."""
     ended = store.end(
-        run.job_id, Status.FAILED, clock.now(), reason=reason, detail=detail, held=run
+        run.job_id,
+        Status.FAILED,
+        clock.now(),
+        reason=reason,
+        detail=detail,
+        held=run,
+        began=began,
     )
     trace.info("a job failed", job_id=run.job_id, handoff=run.handoff, reason=reason)
     if ended is not None:
