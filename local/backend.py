@@ -1,4 +1,4 @@
-"""moto, made to behave as AWS does where it matters here. With `quicker`, all that knows moto's insides.
+"""moto, made to behave as AWS does where it matters here. This module and quicker.py alone know moto's insides.
 
 * One call at a time: concurrent updates are not atomic in moto.
 * Our clock is its clock.
@@ -6,7 +6,7 @@
   one of its own), a moved message names the queue it came from, and what outlived its retention is gone.
 * An old receipt handle deletes nothing: the message belongs to whoever received it last.
 * What is stored can be saved and put back, so that a run can be taken up again in the middle.
-* It is quicker (`quicker.py`).
+* It does the same with less work (quicker.py).
 """
 
 import datetime as dt
@@ -47,7 +47,6 @@ _POWERTOOLS = (
     "aws_lambda_powertools.utilities.idempotency.base",
     "aws_lambda_powertools.utilities.idempotency.persistence.base",
     "aws_lambda_powertools.utilities.idempotency.persistence.datarecord",
-    "aws_lambda_powertools.utilities.idempotency.persistence.dynamodb",
 )
 
 
@@ -87,9 +86,7 @@ class Backend:
         with ExitStack() as stack:
             stack.enter_context(mock_aws())
             for target, name, value in (*self._replacements(), *quicker.replacements()):
-                stack.enter_context(
-                    patch.object(target, name, value, create=name == "__deepcopy__")
-                )
+                stack.enter_context(patch.object(target, name, value))
             yield
 
     # --- what the event source mappings use: straight to the queues, which is neither slow nor counted -------------
