@@ -2,8 +2,10 @@
 
 Attempts, times and costs may differ. A model call may be made again for each worker that died or stalled, and for each
 answer of the model that was lost: what was told was lost with it. So may a notice be published, under its id
-(docs/decisions/0001). A record of a model call that the table refused to settle, or did not
-acknowledge before the call was made, stays `begun`.
+(docs/decisions/0001). Of two questions that are the same, which one is answered from the cache depends on their order,
+and whether one is: calls and hits together are as many as questions. A record of a model call that the table refused to
+settle, or did not acknowledge before the call was made, stays `begun`, and its guards are left to the clock. A budget
+may then have booked more than was used; it never has booked less.
 """
 
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Literal
 
 from local.prove.course import Result
 from local.records import Ending
+from stafette.core.budget import UNITS
 
 # `wrong` is what is neither lost nor doubled: another result, a job that still waits, a run that never came to rest.
 Kind = Literal["lost", "doubled", "early", "wrong"]
@@ -51,17 +54,40 @@ def _of_run(expected: Result, found: Result) -> Iterator[Break]:
     for notice, times in found.told.items():
         if times > 1 + struck["notify"] + course.unheard["sns"]:
             yield Break("doubled", f"{notice} was published {times} times")
-    again = course.served - expected.course.served
+    yield from _of_bill(expected, found)
+
+
+def _of_bill(expected: Result, found: Result) -> Iterator[Break]:
+    """What the model was asked, by its own count, is on record, and every budget has booked it."""
+    course, paid, struck = found.course, found.bill, found.course.died + found.course.stalled
+    asked = course.served + paid.hits - expected.course.served - expected.bill.hits
     unheard = struck.total() + course.unheard["model"]
-    if again > unheard:
-        yield Break("doubled", f"{again} model calls more, with {unheard} whose answer was lost")
-    if found.recorded < course.served:
-        yield Break("lost", f"{course.served} model calls were paid for, {found.recorded} recorded")
-    unsettled = struck.total() + course.refused["dynamodb"] + course.unheard["dynamodb"]
-    if found.recorded - found.settled > unsettled:
+    if asked > unheard:
+        yield Break("doubled", f"{asked} model calls more, with {unheard} whose answer was lost")
+    if paid.recorded < course.served:
+        yield Break("lost", f"{course.served} model calls were paid for, {paid.recorded} recorded")
+    unwritten = struck.total() + course.refused["dynamodb"] + course.unheard["dynamodb"]
+    begun = paid.recorded - paid.settled
+    if begun > unwritten:
+        yield Break("lost", f"{begun} model calls never said how they ended")
+    unsent = unwritten + course.unheard["model"] + course.refused["model"]
+    if paid.recorded - course.served > unsent:
         yield Break(
-            "lost", f"{found.recorded - found.settled} model calls never said how they ended"
+            "wrong", f"{paid.recorded} model calls recorded, {course.served} were paid for"
         )
+    for place in paid.torn:
+        yield Break("wrong", f"the record {place} is not whole")
+    for place in expected.bill.accounts.keys() - paid.accounts.keys():
+        yield Break("lost", f"nothing is booked in {place}")
+    for place, account in paid.accounts.items():
+        for unit in UNITS:
+            booked, cost = getattr(account.booked, unit), getattr(account.cost, unit)
+            if booked < cost:
+                yield Break("lost", f"{place} has booked {booked} {unit}, its calls used {cost}")
+            elif booked > cost and not unsent:
+                yield Break("wrong", f"{place} has booked {booked} {unit}, its calls used {cost}")
+    if len(paid.slots) > unsent:
+        yield Break("wrong", f"nobody has left {', '.join(paid.slots)}")
 
 
 def _of_jobs(expected: Result, found: Result) -> Iterator[Break]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from local.prove.bill import Bill
 from local.prove.faults import Fault
 from local.records import Ending
 from stafette.core import messages
@@ -19,12 +20,10 @@ class Scenario:
     name: str
     requests: tuple[dict[str, Any], ...]
 
-    def jobs(self) -> list[str]:
-        """The ids of its jobs."""
-        return [
-            messages.job_id(each.get("tenant", "default"), each["request_id"], "")
-            for each in self.requests
-        ]
+    def jobs(self) -> dict[str, str]:
+        """The ids of its jobs, and whose they are."""
+        asked = [(each.get("tenant", "default"), each["request_id"]) for each in self.requests]
+        return {messages.job_id(tenant, request, ""): tenant for tenant, request in asked}
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Result:
         endings: by job; None for a job that has no head.
         left: what is still on a queue, and the records of dead messages.
         told: how often each notice was published.
-        recorded, settled: records of model calls, and those of them that say how it ended.
+        bill: what is on record of its model calls.
     """
 
     course: Course
@@ -101,5 +100,4 @@ class Result:
     left: tuple[str, ...]
     dead: tuple[str, ...]
     told: Counter[str]
-    recorded: int
-    settled: int
+    bill: Bill

@@ -19,6 +19,7 @@ from local.functions import Outcome
 from local.machine import Machine, NotQuietError
 from local.mappings import Mapping as Source
 from local.model import OfflineModel, serve_model
+from local.prove.bill import bill
 from local.prove.calls import AtCalls
 from local.prove.course import START, Course, Moment, Result, Scenario
 from local.prove.faults import WITH_MESSAGES, Fault, Schedule
@@ -27,6 +28,8 @@ from local.records import Records
 from stafette.core.joins import ranges
 
 _SILENT = {"POWERTOOLS_LOG_LEVEL": "CRITICAL", "POWERTOOLS_METRICS_DISABLED": "true"}
+# Every guard of a model call is on, and as tight as a run that nothing disturbs can have it.
+_GUARDS = {"ModelConcurrent": 1, "TenantBudgetUsd": 100}
 _LIMIT = 2_000
 
 
@@ -37,6 +40,7 @@ class Prover(Machine):
         super().__init__(
             clock=VirtualClock(START),
             environment=_SILENT,
+            parameters=_GUARDS,
             model_access={"MODEL_BASE_URL": model.base_url, "ANTHROPIC_API_KEY": "offline"},
             keep=False,
         )
@@ -136,7 +140,6 @@ class Prover(Machine):
         told = Counter(json.loads(each["message"])["notice_id"] for each in self.published)
         stored = look.everything()
         keys = {(item["pk"], item["sk"]) for item in stored}
-        calls = [item for item in stored if item["sk"].startswith("CALL#")]
         return Result(
             course=self.course,
             endings={
@@ -151,8 +154,7 @@ class Prover(Machine):
                 f"{item['function']}: {item['reason']}" for item in stored if item["sk"] == "DEAD"
             ),
             told=told,
-            recorded=len(calls),
-            settled=sum(call["outcome"] != "begun" for call in calls),
+            bill=bill(stored, jobs),
         )
 
     # --- at the event source mappings ------------------------------------------------------------------------------
