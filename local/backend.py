@@ -53,7 +53,6 @@ _POWERTOOLS = (
     "aws_lambda_powertools.utilities.idempotency.base",
     "aws_lambda_powertools.utilities.idempotency.persistence.base",
     "aws_lambda_powertools.utilities.idempotency.persistence.datarecord",
-    "aws_lambda_powertools.utilities.idempotency.persistence.dynamodb",
 )
 
 

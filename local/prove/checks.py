@@ -72,9 +72,7 @@ def _of_bill(expected: Result, found: Result) -> Iterator[Break]:
         yield Break("lost", f"{begun} model calls never said how they ended")
     unsent = unwritten + course.unheard["model"] + course.refused["model"]
     if paid.recorded - course.served > unsent:
-        yield Break(
-            "wrong", f"{paid.recorded} model calls recorded, {course.served} were paid for"
-        )
+        yield Break("wrong", f"{paid.recorded} model calls recorded, {course.served} were paid for")
     for place in paid.torn:
         yield Break("wrong", f"the record {place} is not whole")
     for place in expected.bill.accounts.keys() - paid.accounts.keys():

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from local.calls import Call, Phase
 from local.machine import TEMPLATE
-from stafette.aws import effects, keys
+from stafette.aws import clients, effects, keys
 from stafette.aws.effects import (
     GRACE,
     Effect,
@@ -66,6 +66,25 @@ def test_two_effects_share_a_record_only_if_they_are_one(
 ) -> None:
     """REQ-IDEM-02."""
     assert (keys.effect(*a) == keys.effect(*b)) == (a == b)
+
+
+def test_a_process_that_did_many_effects_sends_the_requests_of_one_that_did_none(
+    stack: Stack, outside: Outside
+) -> None:
+    """All calls of a warm process share a client: what each effect leaves on it makes every later call slower."""
+    agents: list[list[str]] = []
+
+    def see(request: Any, **_: Any) -> None:
+        agents.append(request.headers.get_all("User-Agent"))
+
+    with stack.machine.inside("act"):
+        client = clients.dynamodb()
+        client.meta.events.register_last("request-created", see)
+        for n in range(5):
+            once(a_run(f"t-{n}"), outside.effect(name=f"send-{n}"), n)
+        client.meta.events.unregister("request-created", see)
+    assert len(agents) == 10
+    assert agents[-1] == agents[0] != []
 
 
 # --- REQ-IDEM-03 --------------------------------------------------------------------------------------------

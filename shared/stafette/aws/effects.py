@@ -10,17 +10,15 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from aws_lambda_powertools.utilities.idempotency import (
-    DynamoDBPersistenceLayer,
-    IdempotencyConfig,
-    idempotent_function,
-)
+from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent_function
 from aws_lambda_powertools.utilities.idempotency.exceptions import (
     IdempotencyAlreadyInProgressError,
     IdempotencyInconsistentStateError,
     IdempotencyItemAlreadyExistsError,
+    IdempotencyItemNotFoundError,
     IdempotencyPersistenceLayerError,
 )
+from aws_lambda_powertools.utilities.idempotency.persistence.base import BasePersistenceLayer
 from aws_lambda_powertools.utilities.idempotency.persistence.datarecord import (
     STATUS_CONSTANTS,
     DataRecord,
@@ -31,8 +29,8 @@ from boto3.dynamodb.conditions import Attr
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
-from stafette import clock, settings
-from stafette.aws import artifacts, clients, keys, table
+from stafette import clock
+from stafette.aws import artifacts, keys, table
 from stafette.aws.failures import FAILED_CALLS, translated
 from stafette.aws.patience import patiently
 from stafette.aws.store import VALUE_LIMIT, expires
@@ -180,17 +178,15 @@ class _Ends:
         return max(0, int((self._ends - clock.now()) * 1000))
 
 
-class _Records(DynamoDBPersistenceLayer):
-    """The record of one effect of one job, in the partition of the job, on the clock of the library."""
+class _Records(BasePersistenceLayer):
+    """The record of one effect of one job, in the partition of the job, on the clock of the library.
+
+    Not on Powertools' layer for DynamoDB: each of those leaves a handler on the client, and all calls of a process share
+    one, so in a warm process every effect would make every later call a little slower.
+    """
 
     def __init__(self, run: Run, effect: Effect[Any], about: Any) -> None:
-        super().__init__(
-            settings.table(),
-            key_attr="pk",
-            sort_key_attr="sk",
-            expiry_attr="expires",
-            boto3_client=clients.dynamodb(),
-        )
+        super().__init__()
         self.key = f"{run.job_id}/{effect.name}"
         self._run, self._effect, self._about = run, effect, about
         self._token = f"{run.owner}#{next(_CALLS)}"
@@ -203,8 +199,11 @@ class _Records(DynamoDBPersistenceLayer):
     def _get_hashed_idempotency_key(self, data: Any) -> str:
         return self._key[1]
 
-    def _get_key(self, idempotency_key: str) -> dict[str, Any]:
-        return {"pk": {"S": self._key[0]}, "sk": {"S": self._key[1]}}
+    def _get_record(self, idempotency_key: str) -> DataRecord:
+        standing = table.get(self._key)
+        if standing is None:
+            raise IdempotencyItemNotFoundError
+        return _record(standing)
 
     def _get_expiry_timestamp(self) -> int:
         return expires()
@@ -295,6 +294,9 @@ class _Records(DynamoDBPersistenceLayer):
             # It was in doubt, and somebody settled that meanwhile: what they found stands.
             raise EffectInProgressError(wait=GRACE) from lost
 
+    def _delete_record(self, data_record: DataRecord) -> None:
+        raise NotImplementedError("the record of an effect is never deleted: see delete_record")
+
     def delete_record(self, data: Any, exception: Exception) -> None:
         """Frees the effect only where it is certain that nothing happened; else the record stays, in doubt."""
         if isinstance(exception, NotAppliedError):
@@ -307,13 +309,16 @@ class _Records(DynamoDBPersistenceLayer):
 
 
 def _exists(old: dict[str, Any]) -> Exception:
-    record = DataRecord(
-        idempotency_key=old["sk"],
-        status=old["status"],
-        expiry_timestamp=old["expires"],
-        response_data=artifacts.get(Ref(**old["ref"])) if "ref" in old else old.get("data", ""),
+    return IdempotencyItemAlreadyExistsError(old_data_record=_record(old))
+
+
+def _record(item: dict[str, Any]) -> DataRecord:
+    return DataRecord(
+        idempotency_key=item["sk"],
+        status=item["status"],
+        expiry_timestamp=item["expires"],
+        response_data=artifacts.get(Ref(**item["ref"])) if "ref" in item else item.get("data", ""),
     )
-    return IdempotencyItemAlreadyExistsError(old_data_record=record)
 
 
 def _when(moment: Any) -> str:
