@@ -15,8 +15,8 @@ from local.prove import faults, plan
 from local.prove.course import Scenario
 from local.prove.runner import NotDoneError, Report, Verdict, prove
 
-# An urgent ticket that is hard to label, with one record twice: every stage, a side message, a fan-out, two effects, and
-# of a model call a retry, a fallback and a hit in the cache.
+# An urgent ticket that is hard to label, with a record twice: every stage, a side message, a fan-out and two effects;
+# and of a model call a retry, a fallback and a hit in the cache.
 SAMPLE = "unclear"
 _MOST_LINES = 60
 

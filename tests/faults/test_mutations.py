@@ -146,15 +146,15 @@ def _without(condition: ConditionBase | None, names: set[str]) -> ConditionBase 
 
 # The rule, the faults that need it, and what breaks without it: its kind, and words of what prove says.
 RULES = [
-    (no_resend, "die-after:classify:13", "lost", "stage is 'classified'"),
+    (no_resend, "die-after:classify:15", "lost", "stage is 'classified'"),
     (no_resend_once_done, "die-after:act:9", "lost", "notices is ('classified',)"),
-    (moving_message_first, "die-after:classify:14", "lost", "EVENT#classify#0001"),
-    (no_member_check, "twice:enrich_record:2+die-before:enrich_record:40", "early", "enrich:join"),
+    (moving_message_first, "die-after:classify:16", "lost", "EVENT#classify#0001"),
+    (no_member_check, "twice:enrich_record:2+die-before:enrich_record:50", "early", "enrich:join"),
     (no_member_check, "twice:enrich_record:2", "lost", "joins: enrich#000 is (4,"),
-    (no_repeated_report, "die-after:enrich_record:41", "lost", "stage is 'enriching'"),
+    (no_repeated_report, "die-after:enrich_record:53", "lost", "stage is 'enriching'"),
     (no_ledger, "die-after:act:2", "doubled", "send_reply.json was asked for 2 times"),
     (no_lease, "meet:classify:1:aaaB", "doubled", "1 model calls more"),
-    (no_fence, "stall:classify:12", "lost", "stage is 'classified'"),
+    (no_fence, "stall:classify:14", "lost", "stage is 'classified'"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import boto3
@@ -10,10 +11,13 @@ import pytest
 from local.model import OfflineModel, Response, Step, error, says
 from stafette.agent import model
 from stafette.agent.failures import translated
+from stafette.aws import keys, table
+from stafette.aws.calls import Call
 from stafette.core.errors import PermanentError, StafetteError, ThrottledError, TransientError
 
 Make = Callable[..., Any]
 
+FIELDS = {field.name for field in fields(Call)}
 UNTYPED = b"<html>bad gateway</html>"
 PROXY = {"content-type": "text/html"}
 
@@ -197,3 +201,25 @@ def test_secret_is_read_where_no_key_is_given(
     boto3.client("secretsmanager").create_secret(Name="stafette/anthropic", SecretString="k1")
     asking.ask()
     assert offline.calls == 1
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["refused", "answer lost"])
+def test_call_whose_record_could_not_be_begun_leaves_a_whole_record_or_none(
+    worker: Make, offline: OfflineModel, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    put = table.put
+
+    def failing(key: keys.Key, item: Any, *rest: Any) -> None:
+        if written:
+            put(key, item, *rest)
+        raise TransientError("busy", reason="aws_busy")
+
+    asking = worker()
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "put", failing)
+        with pytest.raises(TransientError):
+            asking.ask()
+    assert offline.calls == 0
+    known = [Call(**{k: v for k, v in each.items() if k in FIELDS}) for each in asking.calls()]
+    assert [(each.agent, each.outcome) for each in known] == [("classifier", "aws_busy")] * written
+    assert not (table.get(keys.budget("j1")) or {}).get("micro")

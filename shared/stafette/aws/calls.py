@@ -5,13 +5,16 @@ passed: they are results like any other, and an attempt that comes back must not
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import count
 
+from boto3.dynamodb.conditions import Attr
+
 from stafette.aws import keys, table
 from stafette.aws.store import VALUE_LIMIT, expires
-from stafette.aws.table import Item, Path
+from stafette.aws.table import ConditionFailedError, Item, Path
 from stafette.core.run import Run
 
 BEGUN = "begun"
@@ -84,10 +87,11 @@ _SETTLED = (
 
 
 def settle(run: Run, call: Call) -> None:
-    """Records what a call came to."""
+    """Records what a call came to. What the table would not take when it began was not asked: it stays without one."""
     known = _item(call)
     sets: dict[Path, object] = {name: known[name] for name in _SETTLED if name in known}
-    table.update(keys.call(run, call.n), sets=sets)
+    with suppress(ConditionFailedError):
+        table.update(keys.call(run, call.n), sets=sets, when=Attr("pk").exists())
 
 
 def earlier(run: Run) -> tuple[Item, ...]:

@@ -181,8 +181,8 @@ class _Ends:
 class _Records(BasePersistenceLayer):
     """The record of one effect of one job, in the partition of the job, on the clock of the library.
 
-    Not on Powertools' layer for DynamoDB: each of those leaves a handler on the client, and all calls of a process share
-    one, so in a warm process every effect would make every later call a little slower.
+    Not on Powertools' layer for DynamoDB: each of those leaves a handler on the client, which all calls of a process
+    share: in a warm one, every effect would make every later call a little slower.
     """
 
     def __init__(self, run: Run, effect: Effect[Any], about: Any) -> None:
