@@ -2,14 +2,17 @@
 
 * Every run with faults ends as the undisturbed one, and breaks nothing that must hold of any run.
 * What is tried is everything: a place for a fault at every call and every message.
+* The sample goes through every guard of a model call: retry, fallback, a hit in the cache, limit, both budgets.
 """
 
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from cli import read as events
+from cli.prove import SAMPLE
 from local.demo import EVENTS
 from local.prove import plan
 from local.prove.checks import Break
@@ -17,6 +20,7 @@ from local.prove.course import Result, Scenario
 from local.prove.faults import AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault, read, write
 from local.prove.prover import proving
 from local.prove.runner import Bench, tasks
+from stafette.core.budget import Amount
 
 SEED = 4
 FUNCTIONS = ("intake", "route", "classify", "enrich", "enrich_record", "draft", "act", "notify")
@@ -24,10 +28,34 @@ FUNCTIONS = ("intake", "route", "classify", "enrich", "enrich_record", "draft", 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    [request] = events.requests(str(EVENTS / "urgent.json"), None, None)
+    [request] = events.requests(str(EVENTS / f"{SAMPLE}.json"), None, None)
     body = request.model_dump(mode="json", exclude_none=True)
-    with proving(Scenario("urgent", (body,)), SEED) as prover:
+    with proving(Scenario(SAMPLE, (body,)), SEED) as prover:
         yield Bench(prover)
+
+
+def made(bench: Bench, function: str) -> list[str]:
+    """The calls of a function when nothing disturbs it, in words of the trace."""
+    lines = (re.match(rf"  {function}:\d+ (.*)", line) for line in bench.expected.course.trace)
+    return [line[1] for line in lines if line]
+
+
+def test_the_sample_goes_through_every_guard_of_a_model_call(bench: Bench) -> None:
+    classify, reads = made(bench, "classify"), made(bench, "enrich_record")
+    assert [call for call in classify if call.startswith("model")] == [
+        "model claude-haiku-5-5",
+        "model claude-haiku-5-5",
+        "model claude-sonnet-5-5",
+    ]
+    assert reads.count("model claude-haiku-5-5") == 2
+    assert reads.count("dynamodb GetItem CACHE") == 3
+    assert reads.count("dynamodb PutItem CACHE") == 2
+    bill = bench.expected.bill
+    assert (bench.expected.course.served, bill.recorded, bill.settled, bill.hits) == (6, 6, 6, 1)
+    assert [place.split("#")[0] for place in bill.accounts] == ["JOB", "TENANT"]
+    assert all(each.booked == each.cost != Amount() for each in bill.accounts.values())
+    assert (bill.slots, bill.torn) == ((), ())
+    assert {"dynamodb GetItem LIMIT", "dynamodb UpdateItem LIMIT"} <= {*classify, *reads}
 
 
 def test_there_is_a_place_for_a_fault_at_every_call_and_every_message(bench: Bench) -> None:
@@ -59,24 +87,37 @@ def test_a_sample_of_faults_loses_and_doubles_nothing(bench: Bench, kind: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "schedule",
+    ("kind", "function", "call"),
     [
-        "throttle:act:4",  # the record of the effect, which took place
-        "lose-all:act:2",  # its reservation: the next try waits, and its waits are no failures
-        "lose-all:act:3",  # the effect itself
-        "throttle:notify:3",
-        "throttle:classify:5",  # the result of an answer that was paid for
-        "lose-all:classify:6",  # the advance
+        ("throttle", "act", "UpdateItem EFFECT#send_reply"),  # the effect took place
+        ("lose-all", "act", "PutItem EFFECT#send_reply"),  # the next try waits: that is no failure
+        ("lose-all", "act", "PutObject outbox"),
+        ("throttle", "notify", "UpdateItem EFFECT#notify_classified"),
+        ("throttle", "classify", "PutItem RESULT#"),  # of answers that were paid for
+        ("lose-all", "classify", "PutItem RESULT#"),
+        ("throttle", "classify", "PutItem CALL#"),
+        ("throttle", "classify", "UpdateItem BUDGET"),
+        ("lose-all", "draft", "UpdateItem LIMIT"),
     ],
 )
 def test_a_table_that_is_busy_or_silent_costs_no_job_no_effect_and_no_answer(
-    bench: Bench, schedule: str
+    bench: Bench, kind: str, function: str, call: str
 ) -> None:
-    verdict = bench.verdict(read(schedule))
+    number = next(n for n, each in enumerate(made(bench, function), 1) if call in each)
+    verdict = bench.verdict((Fault(kind, function, number),))
     assert verdict.played
     assert verdict.breaks == (), verdict.trace
     assert bench.prover.course.served == bench.expected.course.served
     assert bench.prover.course.acted == bench.expected.course.acted
+
+
+@pytest.mark.slow
+def test_a_hit_that_is_lost_with_its_keeper_is_a_call_more_and_no_break(bench: Bench) -> None:
+    calls = made(bench, "enrich_record")
+    second = [n for n, call in enumerate(calls, 1) if call == "dynamodb PutItem CACHE"][1]
+    verdict = bench.verdict((Fault("throttle", "enrich_record", second),))
+    assert verdict.breaks == (), verdict.trace
+    assert bench.prover.course.served == bench.expected.course.served + 1
 
 
 @pytest.mark.slow

@@ -145,6 +145,24 @@ def test_the_guards_of_a_model_call_cost_six_writes_with_a_cap_on_its_tenant(
     assert not limit.failed + budgets.failed
 
 
+def test_the_cache_costs_a_read_and_a_write_and_a_hit_its_record_alone(stack: Stack) -> None:
+    record = {"kind": "order", "id": "order-7", "text": "Order 7, paid."}
+    with stack.counting() as ledger:
+        stack.run("cached", [record, record], text=SHORT)
+    made = ledger.of("enrich_record")
+    cache = made.of(sk="CACHE")
+    assert [(cost.operation, cost.writes, cost.reads) for cost in cache.costs] == [
+        ("GetItem", 0, 1),
+        ("PutItem", 1, 0),
+        ("GetItem", 0, 1),
+    ]
+    limit, budgets = made.of(sk="LIMIT"), made.of(sk="BUDGET")
+    of_job = sum(cost.writes for cost in budgets.costs if "#" not in cost.sk)
+    # Of the one call that was made: what is asked of a call with a limit, its job's budget and a cache.
+    assert (limit.writes, of_job, cache.writes) == (2, 2, 1)
+    assert made.of(sk="CALL#").writes == 2 + 1
+
+
 def replayed(stack: Stack, function: str, kind: str = "handoff") -> list[Cost]:
     """What it costs to deliver again the last message of a kind that a function was sent."""
     queue = stack.machine.queue(function).name
