@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stafette.agent.answer import REJECTED
 from stafette.core.budget import Amount
 from stafette.core.limit import parse
 
@@ -11,6 +12,7 @@ Item = Mapping[str, Any]
 
 # What a record of a model call holds from its first write on.
 _WHOLE = frozenset(("agent", "model", "why", "question", "began", "outcome", "expires"))
+_ANSWERED = ("ok", *REJECTED)
 _TOKENS = ("input", "output", "cache_read", "cache_write")
 
 
@@ -29,6 +31,7 @@ class Bill:
     Attributes:
         recorded: records of calls that were to be sent to a model.
         settled: those of them that say how the call ended.
+        answered: those of them that hold an answer, or what was wrong with one.
         hits: records of questions whose answer was known.
         torn: records that lack what each of them has, by their place.
         accounts: budgets, by their place.
@@ -37,6 +40,7 @@ class Bill:
 
     recorded: int
     settled: int
+    answered: int
     hits: int
     torn: tuple[str, ...]
     accounts: Mapping[str, Account]
@@ -52,6 +56,7 @@ def bill(items: Iterable[Item], tenants: Mapping[str, str]) -> Bill:
     return Bill(
         recorded=len(made),
         settled=sum(call["outcome"] != "begun" for call in made),
+        answered=sum(call["outcome"] in _ANSWERED for call in made),
         hits=len(calls) - len(made),
         torn=tuple(_place(call) for call in calls if not call.keys() >= _WHOLE),
         accounts={_place(budget): _account(budget, made, tenants) for budget in budgets},

@@ -1,11 +1,11 @@
 """What must be equal between a run with faults and the undisturbed one, and what must hold of any run.
 
 Attempts, times and costs may differ. A model call may be made again for each worker that died or stalled, and for each
-answer of the model that was lost: what was told was lost with it. So may a notice be published, under its id
-(docs/decisions/0001). Of two questions that are the same, which one is answered from the cache depends on their order,
-and whether one is: calls and hits together are as many as questions. A record of a model call that the table refused to
-settle, or did not acknowledge before the call was made, stays `begun`, and its guards are left to the clock. A budget
-may then have booked more than was used; it never has booked less.
+answer of the model that was lost: what was told was lost with it. It may not for an answer that is on record. A notice
+may be published again, under its id (docs/decisions/0001). Of two questions that are the same, which one is answered
+from the cache depends on their order, and whether one is: calls and hits together are as many as questions. A record of
+a model call that the table refused to settle, or did not acknowledge before the call was made, stays `begun`, and its
+guards are left to the clock. A budget may then have booked more than was used; it never has booked less.
 """
 
 from collections.abc import Iterator
@@ -64,6 +64,9 @@ def _of_bill(expected: Result, found: Result) -> Iterator[Break]:
     unheard = struck.total() + course.unheard["model"]
     if asked > unheard:
         yield Break("doubled", f"{asked} model calls more, with {unheard} whose answer was lost")
+    known = paid.answered + paid.hits - expected.bill.answered - expected.bill.hits
+    if known > course.stalled.total():
+        yield Break("doubled", f"{known} of the answers were paid for though they were on record")
     if paid.recorded < course.served:
         yield Break("lost", f"{course.served} model calls were paid for, {paid.recorded} recorded")
     unwritten = struck.total() + course.refused["dynamodb"] + course.unheard["dynamodb"]

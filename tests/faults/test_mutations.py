@@ -17,7 +17,8 @@ from local.prove.checks import breaks
 from local.prove.course import Result, Scenario
 from local.prove.faults import read
 from local.prove.prover import Prover, proving
-from stafette.aws import effects, table
+from stafette.agent import ask
+from stafette.aws import calls, effects, table
 from stafette.aws.table import ConditionFailedError
 from stafette.core.decide import Drop, Resend, Work
 from stafette.core.follow_ups import Journal
@@ -105,6 +106,26 @@ def no_fence(patch: Patch) -> None:
     _unguarded(patch, lambda sets, adds: "stage" in sets, {"owner", "attempt", "status"})
 
 
+def no_memory_of_what_was_paid(patch: Patch) -> None:
+    patch.setattr(ask, "_earlier", lambda run, asked: iter(()))
+
+
+def recorded_afterwards(patch: Patch) -> None:
+    patch.setattr(calls, "settle", calls.begin)
+    patch.setattr(calls, "begin", lambda run, call: None)
+
+
+def settled_whoever_holds_it(patch: Patch) -> None:
+    update = table.update
+
+    def loose(key: Any, *, sets: Any = None, adds: Any = None, **rest: Any) -> Any:
+        if "micro" in (adds or {}) and not sets:
+            rest["when"] = None
+        return update(key, sets=sets, adds=adds, **rest)
+
+    patch.setattr(table, "update", loose)
+
+
 def _decides(patch: Patch, changed: Callable[[Any, Any], Any]) -> None:
     decide = stage.decide
 
@@ -154,6 +175,14 @@ RULES = [
     (no_repeated_report, "die-after:enrich_record:53", "lost", "stage is 'enriching'"),
     (no_ledger, "die-after:act:2", "doubled", "send_reply.json was asked for 2 times"),
     (no_lease, "meet:classify:1:aaaB", "doubled", "1 model calls more"),
+    (no_memory_of_what_was_paid, "die-before:classify:14", "doubled", "1 of the answers"),
+    (
+        recorded_afterwards,
+        "die-after:classify:8",
+        "lost",
+        "6 model calls were paid for, 5 recorded",
+    ),
+    (settled_whoever_holds_it, "lose:classify:11", "lost", "BUDGET has booked"),
     (no_fence, "stall:classify:14", "lost", "stage is 'classified'"),
 ]
 
