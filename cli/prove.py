@@ -63,7 +63,7 @@ def command(
             )
     except (NotDoneError, ValueError) as error:
         stop(str(error), USAGE)
-    _print(report, what, out)
+    _print(report, sizes, what, out)
     if report.failed:
         raise typer.Exit(FAILED)
     if one is not None and not report.rows[0].points:
@@ -97,7 +97,7 @@ def _progress(out: Console) -> Progress:
     )
 
 
-def _print(report: Report, what: str, out: Console) -> None:
+def _print(report: Report, sizes: plan.Sizes, what: str, out: Console) -> None:
     out.print(
         f"{report.scenario}: {report.calls} calls of AWS and of the model, "
         f"{report.messages} messages, when nothing disturbs it"
@@ -105,7 +105,7 @@ def _print(report: Report, what: str, out: Console) -> None:
     table = show.grid("fault", ">points", ">lost", ">doubled", ">wrong", ">CPU s", "")
     for row in report.rows:
         counts = (row.points, row.lost, row.doubled, row.wrong, f"{row.seconds:.0f}")
-        table.add_row(row.kind, *map(str, counts), plan.ROWS.get(row.kind, ""))
+        table.add_row(row.kind, *map(str, counts), plan.about(row.kind, sizes))
     totals = [
         sum(getattr(row, name) for row in report.rows)
         for name in ("points", "lost", "doubled", "wrong")

@@ -11,11 +11,6 @@ from local.prove.faults import ABOUT, AT_BATCHES, AT_CALLS, WITH_MESSAGES, Fault
 # Interleavings of two deliveries that are all tried; where there are more, so many are drawn.
 MEETINGS = 16
 TWICE, RANDOM = 80, 40
-ROWS = {
-    **ABOUT,
-    "die-twice": "the process dies, and another dies at a later call",
-    "random": "up to five faults of any kind",
-}
 
 
 @dataclass(frozen=True)
@@ -25,6 +20,19 @@ class Sizes:
     meetings: int = MEETINGS
     twice: int | None = TWICE
     random: int = RANDOM
+
+
+def about(kind: str, sizes: Sizes) -> str:
+    """What a kind of schedules is; of those that are drawn, how many."""
+    match kind:
+        case "meet":
+            return f"{ABOUT[kind]}; {sizes.meetings} a message at most"
+        case "die-twice":
+            size = "all pairs" if sizes.twice is None else f"{sizes.twice} drawn"
+            return f"the process dies, and another dies at a later call; {size}"
+        case "random":
+            return f"up to five faults of any kind; {sizes.random} drawn"
+    return ABOUT.get(kind, "")
 
 
 def singles(course: Course, kind: str) -> list[Schedule]:
