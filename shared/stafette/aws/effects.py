@@ -186,7 +186,7 @@ class _Records(BasePersistenceLayer):
     """
 
     def __init__(self, run: Run, effect: Effect[Any], about: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.key = f"{run.job_id}/{effect.name}"
         self._run, self._effect, self._about = run, effect, about
         self._token = f"{run.owner}#{next(_CALLS)}"
