@@ -25,6 +25,12 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def an_hour_later(stack: Stack) -> None:
+    """No answer that an earlier test was given is known any more."""
+    stack.machine.clock.advance_to(stack.machine.clock.now() + 3_600)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(stack: Stack) -> Ending:
     """How an urgent ticket with three records ends."""
