@@ -50,7 +50,17 @@ def test_a_whole_run_goes_on_though_the_answer_to_every_conditional_write_is_los
     lost = lose_answers(stack)
     began = stack.machine.clock.now()
     job_id = stack.run("r1", 3)
-    assert set(lost) == {"RESULT", "JOB", "EVENT", "PART", "JOIN", "EFFECT", "BUDGET", "LIMIT"}
+    assert set(lost) == {
+        "RESULT",
+        "JOB",
+        "EVENT",
+        "PART",
+        "JOIN",
+        "EFFECT",
+        "BUDGET",
+        "LIMIT",
+        "CALL",
+    }
     assert stack.head(job_id)["status"] == "done"
     assert stack.machine.clock.now() - began < 10
     assert stack.model.calls == 1 + 3 + 1

@@ -21,6 +21,12 @@ def stack() -> Iterator[Stack]:
             yield running
 
 
+@pytest.fixture(autouse=True)
+def an_hour_later(stack: Stack) -> None:
+    """No answer that an earlier test was given is known any more."""
+    stack.machine.clock.advance_to(stack.machine.clock.now() + 3_600)
+
+
 def open_forms(stack: Stack, job_id: str) -> list[Json]:
     items = stack.partition(f"JOB#{job_id}")
     return [item for item in items if item["sk"].startswith("FORM#") and item["state"] == "open"]
