@@ -23,8 +23,12 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.fixture(autouse=True)
-def an_hour_later(stack: Stack) -> None:
+def nothing_known(stack: Stack) -> None:
     """No answer that an earlier test was given is known any more."""
+    an_hour_later(stack)
+
+
+def an_hour_later(stack: Stack) -> None:
     stack.machine.clock.advance_to(stack.machine.clock.now() + 3_600)
 
 
@@ -234,6 +238,7 @@ def test_reopening_works_the_parts_that_failed_and_no_others(
     stack: Stack, answers: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, late_join = at_join(stack, "join-of-another")
+    an_hour_later(stack)
     monkeypatch.setattr(Policy, "holds", lambda _policy, _total, failed: failed == 0)
     answers(failing(*range(0, 104, 2)))
     job_id = stack.run("open-again", **fan(104))
