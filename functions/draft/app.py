@@ -3,6 +3,7 @@
 from flows.catalog import FLOWS
 from flows.ticket import Classified, Draft, Enriched, Ticket
 from stafette.agent.ask import ask
+from stafette.agent.guards import room
 from stafette.core.run import Run
 from stafette.relay.stage import stage
 
@@ -10,7 +11,7 @@ from stafette.relay.stage import stage
 SHOWN = 50
 
 
-@stage(takes="enriched", gives="drafted", then="act")
+@stage(takes="enriched", gives="drafted", then="act", ready=room("writer"))
 def draft(ticket: Ticket, labels: Classified, enriched: Enriched, run: Run) -> Draft:
     """The reply, as it will be sent."""
     found = [f"- {f.record}: {f.summary}" for f in enriched.findings[:SHOWN]]

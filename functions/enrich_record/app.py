@@ -2,11 +2,12 @@
 
 from flows.ticket import Found, Question
 from stafette.agent.ask import ask
+from stafette.agent.guards import room
 from stafette.core.run import Run
 from stafette.relay.parts import part
 
 
-@part
+@part(ready=room("record_reader"))
 def enrich_record(question: Question, run: Run) -> Found:
     """One small model call about one record."""
     record = question.record

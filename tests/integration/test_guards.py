@@ -200,7 +200,7 @@ def test_fifty_workers_and_a_limit_of_five_never_make_more_than_five_calls_at_on
 
     def in_mid_request(n: int) -> None:
         """The model works on a request, and nobody waits for its answer any more."""
-        message: Any = {"role": "user", "content": f"Ticket {n}"}
+        message: Any = {"role": "user", "content": f"My card was stolen! {n}"}
         agent = definition.load("classifier")
         threading.Thread(
             target=model.send, args=(agent, [message]), kwargs={"seconds": 9.0}
@@ -222,7 +222,7 @@ def test_fifty_workers_and_a_limit_of_five_never_make_more_than_five_calls_at_on
                         killed.append(n)
                         in_mid_request(n)
                         continue  # dies in its call: nothing is given back
-                    ask(run, agent="classifier", about=f"Ticket {n}", answer=Label)
+                    ask(run, agent="classifier", about=f"My card was stolen! {n}", answer=Label)
                     return "done"
                 except ThrottledError:
                     pass

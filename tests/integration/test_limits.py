@@ -2,20 +2,22 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
 import pytest
 
+from local.calls import Phase
 from local.model import OfflineModel, Response, error
 from local.model_answers import answer
 from stafette.agent import guards
 from stafette.aws import keys, table
 from stafette.core.budget import Amount
 from stafette.core.errors import BlockedError, ThrottledError
-from tests.integration.conftest import an_active_job
-from tests.support import running_stack
+from tests.integration.conftest import Worker, an_active_job
+from tests.support import Stack, job_of, running_stack
 
 Make = Callable[..., Any]
 HAIKU = "claude-haiku-5-5"
@@ -168,6 +170,77 @@ def test_refused_for_want_of_budget_gives_the_slot_back(
     with pytest.raises(BlockedError):
         worker().ask()
     assert taken() == []
+
+
+# --- before the claim ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def full(stack: Stack, seconds: float) -> Iterator[None]:
+    """The one slot of the small model is held for so long, and a worker of each function has been turned away."""
+    stack.ask("first", 1)
+    stack.run_until(lambda: waits_for(stack, "classify"))
+    with stack.machine.inside("classify"):
+        table.put(keys.head("k1"), an_active_job("k1"))
+        run = Worker(job="k1", seconds=seconds).run
+        guards.enter(run, HAIKU, 1, NEED)
+    stack.machine.step()
+    assert stack.head(job_of("first"))["wake"] == 1
+    yield
+
+
+def waits_for(stack: Stack, function: str) -> bool:
+    return stack.machine.backend.deliverable(stack.machine.queue(function)) > 0
+
+
+def test_full_model_is_asked_before_the_claim_and_the_job_waits_without_a_try() -> None:
+    with running_stack(environment={"MODEL_CONCURRENT": "1"}) as stack, full(stack, 60):
+        job_id = stack.ask("second", 0)
+        stack.run_until(lambda: waits_for(stack, "classify"))
+        before = stack.head(job_id)
+        with stack.counting() as ledger:
+            stack.machine.step()
+        head = stack.head(job_id)
+        assert (head["attempt"], head["failures"]) == (before["attempt"], before["failures"])
+        assert (head["wake"], head["why"]) == (1, "model_full")
+        assert not {"owner", "lease"} & head.keys()
+        made = ledger.of("classify")
+        assert (made.of(sk="JOB").writes, made.sends, made.failed) == (1, 1, 0)
+        assert (made.of(sk="LIMIT").reads, made.of(sk="LIMIT").writes) == (1, 1)  # it queues, once
+        assert len(made.costs) == 4
+        stack.machine.run_until_quiet()
+        assert stack.head(job_id)["status"] == stack.head(job_of("first"))["status"] == "done"
+        assert stack.dead() == []
+
+
+def test_full_model_is_asked_before_a_part_is_claimed() -> None:
+    with running_stack(environment={"MODEL_CONCURRENT": "1"}) as stack:
+        job_id = stack.ask("parts", 3)
+        stack.run_until(lambda: waits_for(stack, "enrich_record"))
+        with stack.machine.inside("enrich_record"):
+            table.put(keys.head("k1"), an_active_job("k1"))
+            guards.enter(Worker(job="k1", seconds=60).run, HAIKU, 1, NEED)
+        stack.machine.run_for(1)  # the range, then its parts
+        parts = [i for i in stack.partition(f"JOB#{job_id}#enrich#000") if "PART#" in i["sk"]]
+        assert [part.get("attempt", 0) for part in parts] == [1, 0, 0]  # the first was turned away
+        assert [part["wake"] for part in parts] == [1, 1, 1]
+        stack.machine.run_until_quiet()
+        assert stack.head(job_id)["status"] == "done"
+        assert (stack.dead(), stack.model.calls) == ([], 5)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("phase", ["before", "after"])
+def test_whoever_puts_a_job_off_may_die_at_any_call(number: int, phase: Phase) -> None:
+    with running_stack(environment={"MODEL_CONCURRENT": "1"}) as stack, full(stack, 60):
+        job_id = stack.ask("second", 0)
+        stack.run_until(lambda: waits_for(stack, "classify"))
+        with stack.dying("classify", number, phase):
+            stack.machine.step()
+        stack.machine.run_until_quiet()
+        head = stack.head(job_id)
+        assert (head["status"], stack.notices(job_id)) == ("done", ["ended"])
+        assert stack.model.calls == 2 + 1 + 2
 
 
 @pytest.mark.slow

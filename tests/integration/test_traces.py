@@ -151,12 +151,16 @@ def test_worker_that_died_before_it_left_word_is_a_loss_of_time(stack: Stack) ->
 
 
 def test_job_that_waits_for_a_person_says_so_and_since_when(stack: Stack) -> None:
-    stack.model.script(*[says("not JSON")] * 2)
+    stack.model.script(*[says("not JSON")] * 3)
     job_id = stack.run("asks", 0)
     told = traced(job_id)
     classify = of(told, "classify")
     assert (classify.outcome, classify.ended) == ("blocked", None)
-    assert [span.call.why for span in classify.children if span.call] == ["ask", "retry"]
+    assert [span.call.why for span in classify.children if span.call] == [
+        "ask",
+        "retry",
+        "fallback",
+    ]
     stack.machine.clock.advance(500)  # type: ignore[attr-defined]
     assert of(traced(job_id), "classify").spent("person") >= 500
 
@@ -227,7 +231,8 @@ def test_answer_out_of_the_cache_is_no_call_and_says_what_it_saved(
         "chain",
         lambda name: tuple(a.model_copy(update={"cache": 600}) for a in load(name)),
     )
-    first, second = stack.run("one", 0, text="Same."), stack.run("two", 0, text="Same.")
+    sure = "My card was stolen!"
+    first, second = stack.run("one", 0, text=sure), stack.run("two", 0, text=sure)
     paid, saved = traced(first).usage, traced(second).usage
     assert (saved.calls, saved.hits, saved.cost_micro) == (0, 2, 0)
     assert saved.saved_micro == paid.cost_micro > 0

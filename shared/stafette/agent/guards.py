@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from stafette import clock, settings, trace
-from stafette.agent import models
+from stafette.agent import definition, models
 from stafette.aws import budgets, keys, limits, store
 from stafette.aws.budgets import Reserved
 from stafette.aws.limits import Taken
@@ -27,7 +27,7 @@ from stafette.core.errors import (
 )
 from stafette.core.form import Form
 from stafette.core.job import Head, Status
-from stafette.core.limit import Later, Limits, Who
+from stafette.core.limit import Later, Limits, Ready, Who
 from stafette.core.run import Run
 
 # Seconds, at most, until the reservations of others are looked at again, and until a blocked job is.
@@ -120,16 +120,39 @@ def _active(run: Run) -> Head:
 # --- the model ---------------------------------------------------------------------------------------------
 
 
-def _slot(run: Run, model: str, holder: str, tokens: int) -> Taken:
-    allowed = Limits(
+def room(agent: str) -> Ready:
+    """Asks before work is claimed whether the model of an agent may be asked now: a job that has to wait then costs a
+    write and no try.
+
+    Only a model that turned this process away a moment ago is looked at: the others cost nothing.
+    """
+
+    def ready(tenant: str, job_id: str) -> Later | None:
+        model = models.name(definition.load(agent).model)
+        try:
+            return limits.look(model, _who(tenant, job_id), _allowed(), clock.now(), clock.chance())
+        except StafetteError:
+            return None  # it is asked again when the work is claimed
+
+    return ready
+
+
+def _allowed() -> Limits:
+    return Limits(
         settings.model_concurrent(),
         settings.model_requests_per_minute(),
         settings.model_tokens_per_minute(),
     )
-    who = Who(_short(run.tenant)[:6], _short(run.tenant, run.job_id)[:6])
-    slot = limits.take(
-        models.name(model), holder, who, tokens, allowed, run.ends, clock.now(), clock.chance()
-    )
+
+
+def _who(tenant: str, job_id: str) -> Who:
+    return Who(_short(tenant)[:6], _short(tenant, job_id)[:6])
+
+
+def _slot(run: Run, model: str, holder: str, tokens: int) -> Taken:
+    who, now = _who(run.tenant, run.job_id), clock.now()
+    name = models.name(model)
+    slot = limits.take(name, holder, who, tokens, _allowed(), run.ends, now, clock.chance())
     if isinstance(slot, Later):
         raise ThrottledError(
             f"no call of {model} may be made now", wait=slot.seconds, reason=slot.reason

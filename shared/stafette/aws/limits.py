@@ -5,11 +5,12 @@ A call takes a slot in one write and leaves it in one. A holder that died frees 
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from boto3.dynamodb.conditions import Attr, ConditionBase
 
-from stafette.aws import keys, table
+from stafette.aws import clients, keys, table
 from stafette.aws.store import expires
 from stafette.aws.table import ConditionFailedError, Item, Path
 from stafette.core.limit import (
@@ -64,6 +65,7 @@ def take(
     for _ in range(_TRIES):
         match admit(parse(item), limits, who, tokens, now, chance):
             case Later() as later:
+                _full(clients.dynamodb())[model] = now + later.seconds
                 if later.queued:
                     _wait(key, item, who, now)
                 return later
@@ -78,6 +80,30 @@ def take(
                             key, f"s{slot}", holder, tokens, known.minute, known.overloads
                         )  # ours: the answer was lost
     return Later(PAUSE * (1 + chance) / 2, "model_full")
+
+
+def look(model: str, who: Who, limits: Limits, now: float, chance: float) -> Later | None:
+    """Whether a call has to come later, without taking a slot for it. A model that has not turned this process away is
+    not looked at: None."""
+    full = _full(clients.dynamodb())
+    if full.get(model, 0.0) <= now:
+        return None
+    key = keys.limit(model)
+    item = table.get(key)
+    found = admit(parse(item), limits, who, 0, now, chance)
+    if not isinstance(found, Later):
+        del full[model]
+        return None
+    full[model] = now + found.seconds
+    if found.queued:
+        _wait(key, item, who, now)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _full(_client: object) -> dict[str, float]:
+    """Until when models have turned this process away: known as long as its client."""
+    return {}
 
 
 def _take(

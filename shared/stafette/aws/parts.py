@@ -8,7 +8,14 @@ from typing import Any
 from boto3.dynamodb.conditions import Attr
 
 from stafette.aws import keys, table
-from stafette.aws.store import LostLeaseError, expires, loaded_value, stored_value, take_lease
+from stafette.aws.store import (
+    LostLeaseError,
+    expires,
+    loaded_value,
+    put_off_lease,
+    stored_value,
+    take_lease,
+)
 from stafette.aws.table import ConditionFailedError, Item, Path
 from stafette.core.job import Part
 from stafette.core.joins import Outcome, members, range_of, ranges
@@ -35,6 +42,19 @@ def claim(work: PartWork, owner: str, until: float, now: float) -> Part:
         item = take_lease(key, work.wake, owner, until, now, _FREE, known)
     except ConditionFailedError as lost:
         item = lost.old or {"index": work.index}
+    return _part(item)
+
+
+def put_off(work: PartWork, until: float, now: float, why: str) -> Part | None:
+    """Lets a part wait that nobody has claimed. Returns it as it then stands; None if a claim would fail as well."""
+    key = keys.part(work.job_id, work.split, work.index)
+    known: dict[Path, Any] = {"index": work.index, "expires": expires()}
+    try:
+        item = put_off_lease(key, work.wake, until, now, why, _FREE, known)
+    except ConditionFailedError as lost:
+        item = lost.old or {}
+        if (item.get("wake"), float(item.get("not_before", 0))) != (work.wake + 1, until):
+            return None
     return _part(item)
 
 

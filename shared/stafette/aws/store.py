@@ -93,13 +93,6 @@ def claim(message: Handoff, owner: str, until: float, now: float) -> Head | None
     The caller learns from `decide` whether the claim is its own: also when the answer to it was lost, and
     its repetition by botocore failed on the lease that the first had set.
     """
-    takes = (
-        Attr("status").eq(Status.ACTIVE.value)  # not for a job that ended or is blocked
-        & Attr("stage").eq(message.stage)  # not for an older or newer state
-        & Attr("handoff").eq(message.handoff)  # not for a stage that routing did not choose
-        & Attr("generation").eq(message.generation)  # not from before it was opened again
-        & Attr("v").lte(job.VERSION)  # not for a head that newer code wrote
-    )
     try:
         return Head.from_item(
             take_lease(
@@ -108,12 +101,36 @@ def claim(message: Handoff, owner: str, until: float, now: float) -> Head | None
                 owner,
                 until,
                 now,
-                takes,
+                _takes(message),
                 _look(message.job_id, until) if until - now > job.SOON else None,
             )
         )
     except ConditionFailedError as lost:
         return Head.from_item(lost.old) if lost.old else None
+
+
+def put_off(message: Handoff, until: float, now: float, why: str) -> Head | None:
+    """Lets a job wait that nobody has claimed, under a new wake number. Returns the head as it then stands; None if a
+    claim would have failed as well, and tells why."""
+    try:
+        item = put_off_lease(
+            keys.head(message.job_id), message.wake, until, now, why, _takes(message)
+        )
+    except ConditionFailedError as lost:
+        item = lost.old or {}
+        if (item.get("wake"), float(item.get("not_before", 0))) != (message.wake + 1, until):
+            return None  # else ours: the answer was lost
+    return Head.from_item(item)
+
+
+def _takes(message: Handoff) -> ConditionBase:
+    return (
+        Attr("status").eq(Status.ACTIVE.value)  # not for a job that ended or is blocked
+        & Attr("stage").eq(message.stage)  # not for an older or newer state
+        & Attr("handoff").eq(message.handoff)  # not for a stage that routing did not choose
+        & Attr("generation").eq(message.generation)  # not from before it was opened again
+        & Attr("v").lte(job.VERSION)  # not for a head that newer code wrote
+    )
 
 
 def take_lease(
@@ -126,15 +143,38 @@ def take_lease(
     sets: Mapping[Path, Any] | None = None,
 ) -> Item:
     """The write that claims whatever has a lease. Fails while somebody holds it, or before its time."""
-    asleep = Attr("wake").eq(wake) if wake else Attr("wake").eq(0) | Attr("wake").not_exists()
     return table.update(
         key,
         sets={"owner": owner, "lease": until, **(sets or {})},
         adds={"attempt": 1, "failures": 1},  # a failure until its work says otherwise
-        when=when
-        & asleep  # not for an older or newer wake
+        when=when & _free(wake, now),
+    )
+
+
+def put_off_lease(
+    key: keys.Key,
+    wake: int,
+    until: float,
+    now: float,
+    why: str,
+    when: ConditionBase,
+    sets: Mapping[Path, Any] | None = None,
+) -> Item:
+    """The write that lets something wait which could be claimed. It is no attempt and no failure."""
+    first: dict[Path, Any] = {} if wake else {"aside": now}
+    return table.update(
+        key,
+        sets={"not_before": until, "wake": wake + 1, "why": why, **first, **(sets or {})},
+        when=when & _free(wake, now),
+    )
+
+
+def _free(wake: int, now: float) -> ConditionBase:
+    asleep = Attr("wake").eq(wake) if wake else Attr("wake").eq(0) | Attr("wake").not_exists()
+    return (
+        asleep  # not for an older or newer wake
         & (Attr("lease").not_exists() | Attr("lease").lte(now))  # nobody holds it
-        & (Attr("not_before").not_exists() | Attr("not_before").lte(now)),  # it does not wait
+        & (Attr("not_before").not_exists() | Attr("not_before").lte(now))  # it does not wait
     )
 
 
@@ -364,7 +404,7 @@ def put_request(job_id: str, value: Any, now: float) -> Any | None:
 def put_result(run: Run, move: Move, began: float, ended: float, lease: Lease) -> None:
     """Stores what an attempt came to, immutable, before the state names it. Its span rides in it, with what the
     lease knows of earlier tries."""
-    aside = {name: getattr(lease, name) for name in ASIDE} if lease.waits else {}
+    aside = {} if lease.aside is None else {name: getattr(lease, name) for name in ASIDE}
     item = {
         "model": move.model,
         **stored_value(move.value, run.job_id),

@@ -5,7 +5,7 @@ provider wants to hear nothing. After several overloads in a row the limit is on
 one is answered: a circuit breaker that closes by itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -80,6 +80,10 @@ class Later:
     seconds: float
     reason: str
     queued: bool = False
+
+
+# Asked before work is claimed, on behalf of a tenant and a job: whether it has to come back later.
+Ready = Callable[[str, str], Later | None]
 
 
 def admit(

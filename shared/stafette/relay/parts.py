@@ -31,6 +31,7 @@ from stafette.core.errors import PermanentError, RefusedError
 from stafette.core.follow_ups import Send, delay_until, join_handoff, join_message, part_messages
 from stafette.core.job import Head, Move, Part, Status, known
 from stafette.core.joins import MOST_PARTS, Outcome, Policy, in_order, ranges
+from stafette.core.limit import Ready
 from stafette.core.messages import Inputs, PartWork, RangeWork, faults
 from stafette.core.run import Run
 from stafette.relay.batch import Delivery, Handler, Return, batch_handler
@@ -176,6 +177,7 @@ class Parts:
 
     name: str
     work: Callable[[Any, Run], Any]
+    ready: Ready | None = None
 
     @property
     def handler(self) -> Handler:
@@ -188,26 +190,34 @@ class Parts:
             hand_out(message)
             return None
         if isinstance(message, PartWork):
-            return _take_part(self.work, message, delivery)
+            return _take_part(self.work, message, delivery, self.ready)
         raise RefusedError(f"{self.name} does not take this message", reason="wrong_queue")
 
 
-def part(function: Callable[..., BaseModel]) -> Parts:
-    """Makes a worker of parts of a function from one part (a pydantic model) and its `Run` to a result."""
-    wanted = parameters(function)
-    name, model = next((n, k) for n, k in wanted.items() if k is not Run)
-    run_name = next((n for n, k in wanted.items() if k is Run), None)
+def part(*, ready: Ready | None = None) -> Callable[[Callable[..., BaseModel]], Parts]:
+    """Makes a worker of parts of a function from one part (a pydantic model) and its `Run` to a result.
 
-    def work(value: Any, run: Run) -> Any:
-        try:
-            given = model.model_validate(value)
-        except ValidationError as error:
-            raise PermanentError(faults(error), reason="bad_input") from error
-        known = {run_name: run} if run_name else {}
-        result: BaseModel = function(**{name: given}, **known)
-        return result.model_dump(mode="json")
+    Args:
+        ready: as for a stage.
+    """
 
-    return Parts(function.__name__, work)
+    def decorate(function: Callable[..., BaseModel]) -> Parts:
+        wanted = parameters(function)
+        name, model = next((n, k) for n, k in wanted.items() if k is not Run)
+        run_name = next((n for n, k in wanted.items() if k is Run), None)
+
+        def work(value: Any, run: Run) -> Any:
+            try:
+                given = model.model_validate(value)
+            except ValidationError as error:
+                raise PermanentError(faults(error), reason="bad_input") from error
+            known = {run_name: run} if run_name else {}
+            result: BaseModel = function(**{name: given}, **known)
+            return result.model_dump(mode="json")
+
+        return Parts(function.__name__, work, ready)
+
+    return decorate
 
 
 def hand_out(work: RangeWork) -> None:
@@ -240,10 +250,10 @@ def end_part(work: PartWork, reason: str, detail: str, began: float | None = Non
 
 
 def _take_part(
-    function: Callable[[Any, Run], Any], work: PartWork, delivery: Delivery
+    function: Callable[[Any, Run], Any], work: PartWork, delivery: Delivery, ready: Ready | None
 ) -> Return | None:
     now = clock.now()
-    head, standing, decision = claim_part(work, delivery, now)
+    head, standing, decision = claim_part(work, delivery, now, ready)
     if head is None:
         raise RefusedError(f"there is no job {work.job_id}", reason="unknown_job")
     match decision:
@@ -267,13 +277,15 @@ def _take_part(
 
 
 def claim_part(
-    work: PartWork, delivery: Delivery, now: float
+    work: PartWork, delivery: Delivery, now: float, ready: Ready | None = None
 ) -> tuple[Head | None, Part, Decision]:
     """Reads the job of a part, and claims the part if the job still waits for it: what stands, and what to do."""
     head, standing = store.head(work.job_id), Part(index=work.index)
     decision = decide_part(head, None, work, delivery.owner, now)
     if isinstance(decision, Work):
-        standing = parts.claim(work, delivery.owner, delivery.ends, now)
+        later = ready(work.tenant, work.job_id) if ready else None
+        waiting = parts.put_off(work, now + later.seconds, now, later.reason) if later else None
+        standing = waiting or parts.claim(work, delivery.owner, delivery.ends, now)
         decision = decide_part(head, standing, work, delivery.owner, now)
     return head, standing, decision
 

@@ -16,6 +16,7 @@ from stafette.core.decide import Again, Blocked, Drop, GiveUp, Refuse, Resend, W
 from stafette.core.errors import PermanentError, RefusedError
 from stafette.core.follow_ups import follow_ups, handoff_of
 from stafette.core.job import Head, Move, Status
+from stafette.core.limit import Ready
 from stafette.core.messages import Handoff, Inputs, faults
 from stafette.core.run import Run
 from stafette.relay.batch import Delivery, Handler, Return, batch_handler
@@ -45,12 +46,13 @@ Then = str | None
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kind of work that a queue brings: its handoff id, the stage of the jobs that it takes, and what makes
-    a move of the results so far."""
+    """One kind of work that a queue brings: its handoff id, the stage of the jobs that it takes, what makes a move of
+    the results so far, and what is asked before it is claimed."""
 
     handoff: str
     takes: str
     work: Callable[[Inputs, Run, Head], Move]
+    ready: Ready | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def stage(
     gives: str,
     then: Then,
     notice: Callable[[Any], dict[str, str] | None] | None = None,
+    ready: Ready | None = None,
 ) -> Callable[[Callable[..., BaseModel | Routed]], Stage]:
     """Makes a stage of a function from earlier results to a result.
 
@@ -83,6 +86,7 @@ def stage(
         gives: the stage that is completed by it.
         then: the function that goes on; None ends the job, unless the result is a `Routed`.
         notice: what the world is to be told of this result, as attributes of a side message; None says nothing.
+        ready: asked before a job is claimed; a job that has to come back later waits without a try.
     """
 
     def decorate(function: Callable[..., BaseModel | Routed]) -> Stage:
@@ -92,7 +96,7 @@ def stage(
             return move(function(**arguments(wanted, inputs, run)), gives, then, notice)
 
         name = function.__name__
-        return Stage(name, Step(name, takes, work))
+        return Stage(name, Step(name, takes, work, ready))
 
     return decorate
 
@@ -163,7 +167,9 @@ def take(function: str, steps: tuple[Step, ...], delivery: Delivery) -> Return |
 def take_handoff(step: Step, message: Handoff, delivery: Delivery) -> Return | None:
     """Takes one handoff: the claim reads the job, the core decides, and the rest carries that out."""
     now = clock.now()
-    head = store.claim(message, delivery.owner, delivery.ends, now)
+    later = step.ready(message.tenant, message.job_id) if step.ready else None
+    waiting = store.put_off(message, now + later.seconds, now, later.reason) if later else None
+    head = waiting or store.claim(message, delivery.owner, delivery.ends, now)
     decision = decide(head, message, delivery.owner, now)
     if head is None:
         raise RefusedError(f"there is no job {message.job_id}", reason="unknown_job")

@@ -20,7 +20,7 @@ class Finding(BaseModel):
     summary: str
 
 
-@part
+@part()
 def read(question: Question, run: Run) -> Finding:
     """One call."""
     return ask(run, agent=question.agent, about=question.text, answer=Finding)

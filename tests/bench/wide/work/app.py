@@ -20,7 +20,7 @@ class Square(BaseModel):
     square: int
 
 
-@part
+@part()
 def work(item: Item, run: Run) -> Square:
     """What the outside says to a number."""
     return Square(n=item.n, square=outside(item.n))
