@@ -12,6 +12,7 @@ from math import ceil
 
 from local import aws_prices as prices
 from local.usage import calls_in
+from stafette.agent import definition
 from stafette.aws.calls import BEGUN, Call
 from stafette.aws.table import Item
 from stafette.core.job import Head
@@ -161,9 +162,21 @@ def _count_call(units: Units, call: Call, attempt: int, *, capped: bool) -> None
         units.writes += 1
         units.reads += 1
         return
+    if _caches(call.agent):
+        # Who asks first looks for a known answer; an answer that may be used is kept.
+        units.reads += call.why == "ask"
+        units.writes += call.outcome == "ok"
     settled = call.outcome != BEGUN
     units.writes += (1 + settled) * (1 + 1 + 1 + capped)
     units.reads += 2 + (attempt > 1)  # a later attempt reads what earlier ones were answered
+
+
+def _caches(agent: str) -> bool:
+    """Whether answers of an agent are given again, as its file stands now."""
+    try:
+        return definition.load(agent).cache > 0
+    except definition.DefinitionError:
+        return False
 
 
 def _is(item: Item, prefix: str) -> bool:

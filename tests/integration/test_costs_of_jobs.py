@@ -119,6 +119,7 @@ def test_it_says_how_far_it_looked(stack: Stack) -> None:
 
 
 def test_models_and_aws_are_on_lines_of_their_own_and_the_estimate_says_so(stack: Stack) -> None:
+    stack.run("lines", 0)
     found = summed("flow")
     columns = [list(column.cells) for column in command.table(found).columns]
     assert columns[1] == ["models", "AWS (estimate)"] * len(found.groups)

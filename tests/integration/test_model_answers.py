@@ -229,7 +229,8 @@ def test_req_parse_03_numbers_that_are_not_finite_are_refused_with_their_place(
 ) -> None:
     asking = worker()
     offline.script(says(text))
-    asking.ask(answer=Score)
+    # An agent without a floor: Score has no confidence.
+    asking.ask(answer=Score, agent="writer")
     rejected, _ = asking.calls()
     assert rejected["outcome"] == "invalid_answer"
     assert re.search(place, rejected["fault"])
