@@ -114,6 +114,7 @@ class Machine:
             stack.enter_context(patch("boto3.DEFAULT_SESSION", resources.session()))
             clients.forget()
             stack.callback(clients.forget)
+            stack.callback(_hang_up)
             stack.enter_context(self._calls.watching())
             stack.callback(self.functions.unload)
             resources.create(self.template)
@@ -363,6 +364,12 @@ class Machine:
         """Waits, with threads running, until `is_quiet`; False if it was not within `timeout` seconds."""
         with self.backend.changed:
             return self.backend.changed.wait_for(self.is_quiet, timeout)
+
+
+def _hang_up() -> None:
+    """Closes the connections to a model, if anything here has asked one."""
+    if model := sys.modules.get("stafette.agent.model"):
+        model.forget()
 
 
 @contextmanager

@@ -7,8 +7,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from threading import Event, Timer
+from threading import Event, Lock, Timer
 from typing import Any
 
 import anthropic
@@ -181,10 +180,24 @@ def instructions(
 def client() -> anthropic.Anthropic | anthropic.AnthropicBedrock:
     """The client of the configured provider; made when first needed, then kept with its connections."""
     name = settings.model_provider()
-    return _client(name, settings.model_base_url(), "" if name == "bedrock" else _key())
+    which = (name, settings.model_base_url(), "" if name == "bedrock" else _key())
+    with _making:  # threads that begin at the same time share one
+        if which not in _clients:
+            _clients[which] = _client(*which)
+        return _clients[which]
 
 
-@lru_cache(maxsize=4)
+def forget() -> None:
+    """Closes the kept clients, for a process whose provider has changed. Nobody may be using them."""
+    with _making:
+        while _clients:
+            _clients.popitem()[1].close()
+
+
+_making = Lock()
+_clients: dict[tuple[str, str | None, str], anthropic.Anthropic | anthropic.AnthropicBedrock] = {}
+
+
 def _client(
     name: str, base_url: str | None, key: str
 ) -> anthropic.Anthropic | anthropic.AnthropicBedrock:
