@@ -92,7 +92,7 @@ def look(model: str, who: Who, limits: Limits, now: float, chance: float) -> Lat
     item = table.get(key)
     found = admit(parse(item), limits, who, 0, now, chance)
     if not isinstance(found, Later):
-        del full[model]
+        full.pop(model, None)  # another thread may have
         return None
     full[model] = now + found.seconds
     if found.queued:
