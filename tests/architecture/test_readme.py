@@ -74,7 +74,10 @@ def test_the_commands_on_a_running_machine_do_what_they_say() -> None:
     if here.exists():
         pytest.skip("a machine is running already")
     machine = subprocess.Popen(
-        ["make", "local"], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
+        ["make", "local", "ARGS=--port 0"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         for _ in range(300):
