@@ -136,3 +136,16 @@ def test_argument_that_is_not_utf_8_is_refused(command: tuple[str, ...]) -> None
 @pytest.mark.parametrize("command", [("cost",), ("agents", "--usage")], ids=" ".join)
 def test_looking_back_for_ever_is_refused(command: tuple[str, ...], option: str) -> None:
     assert "Invalid value" in run(*command, option, gives=2)
+
+
+def test_who_says_something_has_a_name_and_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = done("named", "named")
+    assert "at most 100" in run("feedback", job, "right", "--by", "x" * 101, gives=2)
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr("cli.feedback.getuser", nobody)
+    assert "give --by" in run("feedback", job, "right", gives=2)
+    assert "nobody said" in run("feedback", "--export", "n.jsonl", "--tenant", "named", gives=3)
+    run("feedback", job, "right", "--by", "anna")
