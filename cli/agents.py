@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from cli.cost import MOST_DAYS, MOST_JOBS
 from cli.stack import FAILED, connected, console, on_stack, stop
 from local import costs, show
 from local.costs import Costs
@@ -19,9 +20,11 @@ def agents(
     usage: Annotated[
         bool, typer.Option("--usage", help="How work is spread over them, on a stack.")
     ] = False,
-    days: Annotated[float, typer.Option(min=0, help="How far back --usage looks.")] = 30,
+    days: Annotated[
+        float, typer.Option(min=0, max=MOST_DAYS, help="How far back --usage looks.")
+    ] = 30,
     most: Annotated[
-        int, typer.Option("--jobs", min=1, help="The newest that --usage looks at.")
+        int, typer.Option("--jobs", min=1, max=MOST_JOBS, help="The newest that --usage looks at.")
     ] = 1_000,
 ) -> None:
     """List the agents of this checkout, or what they did. Exit code 1: a file is wrong, and which."""

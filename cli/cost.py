@@ -14,6 +14,8 @@ from local.costs import Costs, Group
 from stafette import clock
 
 _DAY = 86_400
+# How far back anybody may look: a hundred years.
+MOST_DAYS, MOST_JOBS = 36_500, 10_000_000
 
 
 class By(StrEnum):
@@ -31,10 +33,10 @@ def cost(
     by: Annotated[
         By, typer.Option(help="A day is the one on which a job was asked for, in UTC.")
     ] = By.FLOW,
-    days: Annotated[float, typer.Option(min=0, help="How far back it looks.")] = 30,
+    days: Annotated[float, typer.Option(min=0, max=MOST_DAYS, help="How far back it looks.")] = 30,
     tenant: Annotated[str | None, typer.Option(help="Only this one's jobs.")] = None,
     most: Annotated[
-        int, typer.Option("--jobs", min=1, help="The newest, at most so many.")
+        int, typer.Option("--jobs", min=1, max=MOST_JOBS, help="The newest, at most so many.")
     ] = 1_000,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:

@@ -15,14 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cli import report
 from cli.stack import FAILED, USAGE, console, stop
-from local import baseline, evaluate, labelled, measure, result, tuning
+from local import baseline, evaluate, files, labelled, measure, result, tuning
 from local.labelled import BadLinesError, Line
 from local.measure import Decision
+from local.show import clean
 from stafette.agent import definition
 from stafette.agent.definition import NOBODY, DefinitionError
 
 # Where failures are written, if nobody says where.
 _FAILURES = Path(".stafette") / "eval"
+_MOST_COST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,10 @@ def command(
         bool, typer.Option("--tune", help="Choose the confidence threshold instead.")
     ] = False,
     wrong_costs: Annotated[
-        float, typer.Option(min=0, help="With --tune: abstentions that a wrong answer is worth.")
+        float,
+        typer.Option(
+            min=0, max=_MOST_COST, help="With --tune: abstentions that a wrong answer is worth."
+        ),
     ] = tuning.WRONG_COSTS,
     write: Annotated[
         bool, typer.Option("--write", help="With --tune: put the threshold into the agent's file.")
@@ -92,21 +97,32 @@ def command(
         before = result.read(record) if record else None
         lines = labelled.sample(labelled.read(file, label=label, abstain=open_ones), limit, seed)
         taught = labelled.read(train, label=label, abstain=open_ones) if train else None
+        rival = None if taught is None else _learned(taught)
         with evaluate.agents_in(agents):
             if tune:
-                _tune(agent, field, lines, open_ones, seed, at_once, wrong_costs, write, taught)
+                _tune(agent, field, lines, open_ones, seed, at_once, wrong_costs, write, rival)
                 return
+            definition.chain(agent)  # its name is none of a path
+            failures = failures or _FAILURES / f"{agent}-failures.jsonl"
+            for file in filter(None, (failures, record)):
+                files.ready(file)
             measured = _measure(agent, field, lines, open_ones, at_once, before)
+        out = console()
+        report.whole(measured.decisions, out)
+        _keep_failures([each for each in measured.decisions if not each.right], failures)
+        if record is not None:
+            _compare(measured, before, record, fail_on_fall)
     except (BadLinesError, result.NotComparableError) as error:
         stop(str(error), USAGE)
-    except (evaluate.NotMeasurableError, DefinitionError) as error:
+    except (evaluate.NotMeasurableError, DefinitionError, files.UnwritableError) as error:
         stop(str(error), FAILED)
-    out = console()
-    report.whole(measured.decisions, out)
-    wrong = [each for each in measured.decisions if not each.right]
-    _keep_failures(wrong, failures or _FAILURES / f"{agent}-failures.jsonl")
-    if record is not None:
-        _compare(measured, before, record, fail_on_fall)
+
+
+def _learned(taught: Sequence[Line]) -> Callable[[Sequence[Line]], list[Decision]]:
+    try:
+        return baseline.learn(taught)
+    except ImportError:
+        stop("--baseline needs scikit-learn: pip install scikit-learn", USAGE)
 
 
 def _measure(
@@ -151,7 +167,7 @@ def _compare(
     now = _result(measured, lines, measure.figures(measured.decisions).as_data())
     if before is not None:
         for difference in result.check(before, now):
-            out.print(f"Note: {difference}")
+            out.print(f"Note: {clean(difference)}")
         report.beside(before, now, out)
         if most is not None and (fell := result.fall(before, now)) > most:
             stop(f"accuracy fell by {fell:.4f}, more than {most}; {file} is as it was", FAILED)
@@ -168,7 +184,7 @@ def _tune(
     at_once: int,
     wrong_costs: float,
     write: bool,
-    taught: Sequence[Line] | None,
+    rival: Callable[[Sequence[Line]], list[Decision]] | None,
 ) -> None:
     if len(lines) < 2:
         raise evaluate.NotMeasurableError("a threshold needs lines to choose and lines to measure")
@@ -177,11 +193,8 @@ def _tune(
     if not any(each.sure is not None for each in measured.decisions):
         raise evaluate.NotMeasurableError(f"the answers of {agent} have no confidence")
     rivals = [("first answer of the agent", measured.decisions)]
-    if taught is not None:
-        try:
-            rivals.append((baseline.NAME, baseline.decide(taught, lines)))
-        except ImportError:
-            stop("--baseline needs scikit-learn: pip install scikit-learn", USAGE)
+    if rival is not None:
+        rivals.append((baseline.NAME, rival(lines)))
     chosen = report.tuned(rivals, labelled.halves(len(lines), seed), wrong_costs, console())
     print_it = f"confidence: {chosen:.2f}"
     console().print(f"\nFor agents/{agent}.md:\n{print_it}")
@@ -191,10 +204,12 @@ def _tune(
 
 
 def _keep_failures(wrong: Sequence[Decision], file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", encoding="utf-8") as out:
-        for each in wrong:
-            out.write(json.dumps(report.failure(each)) + "\n")
+    try:
+        with file.open("w", encoding="utf-8") as out:
+            for each in wrong:
+                out.write(json.dumps(report.failure(each)) + "\n")
+    except OSError as error:
+        raise files.UnwritableError(f"{file} cannot be written: {error}") from error
     if wrong:
         console().print(f"all {len(wrong)} in {file}")
 

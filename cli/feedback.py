@@ -20,6 +20,9 @@ from stafette.aws import feedback as kept
 from stafette.aws import store
 from stafette.core.job import Head
 
+# Of who says something: it is read with every request that is routed.
+_LONGEST_NAME = 100
+
 
 class Word(StrEnum):
     """What somebody says of where a job went."""
@@ -55,15 +58,24 @@ def feedback(
         stop("wrong needs --should-be AGENT, and nothing else takes it", USAGE)
     if should_be is not None:
         _check(should_be)
+    if by is not None and len(by) > _LONGEST_NAME:
+        stop(f"--by: a name has at most {_LONGEST_NAME} characters", USAGE)
     with connected():
         if export is not None:
             _export(export, tenant)
         elif job is not None:
-            said = _said(jobs.find(job), should_be, by or getuser())
+            said = _said(jobs.find(job), should_be, by or _me())
             kept.give(said)
             console().print(
                 show.line(f"{said.job_id} went to {said.decided} and belonged to {said.agent}")
             )
+
+
+def _me() -> str:
+    try:
+        return getuser()[:_LONGEST_NAME]
+    except (KeyError, OSError, ImportError):
+        stop("this machine has no name for its user: give --by", USAGE)
 
 
 def _check(agent: str) -> None:

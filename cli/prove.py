@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli import read
+from cli.errors import Trouble, explained
 from cli.stack import FAILED, USAGE, console, stop
 from local import show
 from local.demo import EVENTS
@@ -63,6 +64,8 @@ def command(
             )
     except (NotDoneError, ValueError) as error:
         stop(str(error), USAGE)
+    except Trouble as error:
+        stop(f"undisturbed, it comes to nothing: {explained(error)}", USAGE)
     _print(report, sizes, what, out)
     if report.failed:
         raise typer.Exit(FAILED)

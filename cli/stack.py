@@ -26,6 +26,7 @@ from cli.deployed import Deployed
 from cli.errors import Trouble, explained
 from local.show import clean
 from stafette.aws import clients
+from stafette.core.body import has_halves
 from stafette.core.errors import RefusedError
 
 R = TypeVar("R")
@@ -82,6 +83,9 @@ def on_stack(command: Callable[..., R]) -> Callable[..., R]:
     ) -> R:
         if stack is None and (region or profile):
             stop("--region and --profile are of a deployed stack: give --stack too", USAGE)
+        for name, value in {**options, "stack": stack, "region": region}.items():
+            if isinstance(value, str) and has_halves(value):
+                stop(f"{name.rstrip('_')}: what is given is not UTF-8", USAGE)
         before = _CHOICE.set(Choice(stack, region, profile))
         try:
             return command(*args, **options)

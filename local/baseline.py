@@ -4,18 +4,20 @@ It needs scikit-learn, which is a dependency of development alone.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from local.labelled import Line
+from local.labelled import BadLinesError, Line
 from local.measure import Decision
 
 NAME = "TF-IDF, logistic regression"
 
 
-def decide(train: Sequence[Line], lines: Sequence[Line]) -> list[Decision]:
-    """What the classifier says of each line once it has learned from others; lines without a label teach it nothing.
+def learn(train: Sequence[Line]) -> Callable[[Sequence[Line]], list[Decision]]:
+    """Learns from lines, of which those without a label teach nothing. Returns what says something of others.
 
     Raises:
+        BadLinesError: the lines teach nothing: one label alone, or texts without words.
         ImportError: scikit-learn is not installed.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -27,7 +29,19 @@ def decide(train: Sequence[Line], lines: Sequence[Line]) -> list[Decision]:
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         LogisticRegression(C=10.0, max_iter=1000),
     )
-    model.fit([line.text for line in taught], [line.label for line in taught])
+    labels = {line.label for line in taught}
+    if len(labels) < 2:
+        raise BadLinesError(
+            f"a classifier needs lines of two labels to learn; these have {len(labels)}"
+        )
+    try:
+        model.fit([line.text for line in taught], [line.label for line in taught])
+    except ValueError as error:
+        raise BadLinesError(f"a classifier learns nothing of these lines: {error}") from error
+    return lambda lines: _decide(model, lines)
+
+
+def _decide(model: Any, lines: Sequence[Line]) -> list[Decision]:
     found = []
     for line in lines:
         began = time.perf_counter()

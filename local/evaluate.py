@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from flows.catalog import ANSWERS, FLOWS
 from local.clock import RealClock
 from local.demo import SILENT, own_model
+from local.files import replace
 from local.functions import model_access
 from local.labelled import Line
 from local.machine import Machine
@@ -160,7 +161,12 @@ def without_floor(agent: str) -> Iterator[None]:
 
 
 def change(file: Path, fields: Mapping[str, Any]) -> None:
-    """Sets fields of an agent's front matter, or takes them out (None); every other line stays as it is."""
+    """Sets fields of an agent's front matter, or takes them out (None); every other line stays as it is.
+
+    Raises:
+        NotMeasurableError: a field is not on one line of its own, as `name: value`.
+        UnwritableError: the file cannot be written.
+    """
     text = file.read_text(encoding="utf-8")
     [start, *_, end] = (found.end() for found in islice(_FENCE.finditer(text), 2))
     end = text.rindex("---", start, end)
@@ -169,7 +175,24 @@ def change(file: Path, fields: Mapping[str, Any]) -> None:
         new = [] if value is None else [yaml.safe_dump({name: value})]
         at = next((n for n, line in enumerate(lines) if line.startswith(f"{name}:")), len(lines))
         lines[at : at + 1] = new
-    file.write_text(text[:start] + "".join(lines) + text[end:], encoding="utf-8")
+    kept = {
+        name: value for name, value in yaml.safe_load(text[start:end]).items() if name not in fields
+    }
+    wanted = kept | {name: value for name, value in fields.items() if value is not None}
+    if _front_matter("".join(lines)) != wanted:
+        raise NotMeasurableError(
+            f"agents/{file.name}: write {', '.join(fields)} on one line each, as `name: value`"
+        )
+    replace(file, text[:start] + "".join(lines) + text[end:])
+
+
+def _front_matter(lines: str) -> Any:
+    """What lines of front matter say, None if they are not YAML. A name that stands twice says nothing twice."""
+    try:
+        names = [key.value for key, _ in yaml.compose(lines).value]
+        return yaml.safe_load(lines) if len({*names}) == len(names) else None
+    except (yaml.YAMLError, AttributeError):
+        return None
 
 
 # --- where, and how ------------------------------------------------------------------------------------------

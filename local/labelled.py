@@ -12,6 +12,8 @@ from typing import Any
 
 # Lines that are told of when a file is wrong.
 _MOST_TOLD = 10
+# Characters of a label that are told.
+_LONGEST_TOLD = 100
 
 
 class BadLinesError(Exception):
@@ -66,7 +68,10 @@ def check_labels(lines: Collection[Line], known: Collection[str]) -> None:
     """
     strange = [line for line in lines if line.label is not None and line.label not in known]
     if strange:
-        told = "; ".join(f"line {e.number}: label {e.label!r}" for e in strange[:_MOST_TOLD])
+        told = "; ".join(
+            f"line {e.number}: label {(e.label or '')[:_LONGEST_TOLD]!r}"
+            for e in strange[:_MOST_TOLD]
+        )
         more = f"; and {len(strange) - _MOST_TOLD} more" if len(strange) > _MOST_TOLD else ""
         labels = ", ".join(sorted(known))
         raise BadLinesError(f"{told}{more}: there is no such answer; there are: {labels}")
@@ -117,7 +122,13 @@ def _objects(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
 def _table(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
+        columns = rows.fieldnames or ()
+        if len({*columns}) < len(columns):
+            yield 1, "two columns of one name"
+            return
         for row in rows:
-            yield rows.line_num, row if None not in row else "more cells than columns"
+            # An empty label has a meaning: a row that was cut off must not pass for one.
+            many = "more" if None in row else "fewer" if None in row.values() else ""
+            yield rows.line_num, f"{many} cells than columns" if many else row
     except csv.Error as error:
         yield rows.line_num, f"not CSV: {error}"

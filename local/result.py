@@ -2,18 +2,26 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from local.files import replace
+from stafette.core.messages import faults
 
 VERSION = 1
+
+Figure = Annotated[float | int, Field(allow_inf_nan=False)]
 
 
 class NotComparableError(Exception):
     """Two results are not of the same matter; says in what they differ."""
 
 
-@dataclass(frozen=True, slots=True)
+@checked(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Result:
     """A measurement of one agent.
 
@@ -23,7 +31,7 @@ class Result:
         data: tells the lines apart that it was measured on.
         models: who answered.
         offline: whether that was the offline model, which is none.
-        figures: by the names of `local.measure.Figures`.
+        figures: by the names of `local.measure.Figures`; the accuracy is among them.
     """
 
     agent: str
@@ -32,8 +40,11 @@ class Result:
     data: str
     models: tuple[str, ...]
     offline: bool
-    figures: Mapping[str, Any]
+    figures: Mapping[str, Figure | None]
     v: int = VERSION
+
+
+_RESULT = TypeAdapter(Result)
 
 
 def read(file: Path) -> Result | None:
@@ -44,19 +55,27 @@ def read(file: Path) -> Result | None:
     """
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-        if value["v"] != VERSION:
+        if isinstance(value, dict) and value.get("v", VERSION) != VERSION:
             raise NotComparableError(f"{file} is of version {value['v']}, not {VERSION}")
-        return Result(**{**value, "models": tuple(value["models"])})
+        found = _RESULT.validate_python(value)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotComparableError(f"{file} holds no recorded result: {error!r}") from error
+    except ValidationError as error:
+        raise NotComparableError(f"{file} holds no recorded result: {faults(error)}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise NotComparableError(f"{file} holds no recorded result: {error}") from error
+    if not isinstance(found.figures.get("accuracy"), float | int):
+        raise NotComparableError(f"{file} holds no recorded result: it has no accuracy")
+    return found
 
 
 def write(file: Path, result: Result) -> None:
-    """Puts a result into a file, in the place of the one before."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    """Puts a result into a file, in the place of the one before, which stays until the new one is whole.
+
+    Raises:
+        UnwritableError: it cannot be written.
+    """
+    replace(file, json.dumps(asdict(result), indent=2) + "\n")
 
 
 def check(before: Result, now: Result) -> list[str]:
@@ -85,7 +104,7 @@ def check(before: Result, now: Result) -> list[str]:
 
 def fall(before: Result, now: Result) -> float:
     """By how much the accuracy fell; negative if it rose."""
-    return float(before.figures["accuracy"]) - float(now.figures["accuracy"])
+    return float(before.figures["accuracy"] or 0) - float(now.figures["accuracy"] or 0)
 
 
 def _listed(names: Collection[str]) -> str:

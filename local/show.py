@@ -159,7 +159,7 @@ def effects(told: Story) -> Table:
 
 def ending(head: Head) -> str:
     """Why a job ended that did not end well."""
-    return line(f"{head.reason}: {head.detail}", 400) if head.reason else ""
+    return line(": ".join(filter(None, (head.reason, head.detail))), 400)
 
 
 def follow(

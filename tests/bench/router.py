@@ -155,7 +155,7 @@ def run(labels: Labels, limit: int, seed: int, at_once: int = 3) -> Report:
     ]
     few = [Line(0, text, label) for label, texts in labels.examples.items() for text in texts]
     for taught in (few, labels.train):
-        plain = baseline.decide(taught, lines)
+        plain = baseline.learn(taught)(lines)
         level = tuning.choose([d for n, d in enumerate(plain) if n in choosing]).threshold
         name = f"{baseline.NAME}, of {len(taught):,} lines"
         rows.append(Row(name, level, _rest(plain, measuring, level)))

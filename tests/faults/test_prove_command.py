@@ -45,3 +45,11 @@ def test_a_message_of_ones_own_is_proved_at_one_fault(tmp_path: Path) -> None:
     never = CliRunner().invoke(app, ["prove", str(event), "--only", "die-after:classify:400"])
     assert never.exit_code == 2
     assert "never came to die-after:classify:400" in " ".join(never.stderr.split())
+
+
+def test_request_that_no_queue_takes_is_told_of(tmp_path: Path) -> None:
+    event = tmp_path / "large.json"
+    event.write_text(json.dumps({"input": {"text": "x" * 2_000_000}}))
+    only = ("--processes", "1", "--only", "die-before:act:1")
+    ran = CliRunner().invoke(app, ["prove", str(event), *only])
+    assert (ran.exit_code, "AWS refused SendMessage" in ran.output) == (2, True)

@@ -280,3 +280,109 @@ def test_several_at_once_say_the_same_as_one_after_the_other() -> None:
         found = [evaluate.decide(where, asked, lines, at_once=n)[0] for n in (1, 8)]
     said = [[(d.line.number, d.said, d.sure) for d in each] for each in found]
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"figures": []},
+        {"figures": {}},
+        {"figures": {"accuracy": None}},
+        {"figures": {"accuracy": float("nan")}},
+        {"figures": {"accuracy": 1, "coverage": "x"}},
+        {"models": "claude"},
+        {"models": [["x"]]},
+        {"version": 3},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_result_stays_as_it_is_and_costs_no_call(
+    model: OfflineModel, change: dict[str, Any]
+) -> None:
+    run("router", written(), "--record", "r.json")
+    calls = model.calls
+    Path("r.json").write_text(json.dumps({**json.loads(Path("r.json").read_text()), **change}))
+    before = Path("r.json").read_bytes()
+    assert "r.json holds no recorded result" in run(
+        "router", written(), "--record", "r.json", gives=2
+    )
+    assert (Path("r.json").read_bytes(), model.calls) == (before, calls)
+
+
+def test_nested_record_is_no_result(model: OfflineModel) -> None:
+    Path("r.json").write_text("[" * 200_000)
+    assert "holds no recorded result" in run("router", written(), "--record", "r.json", gives=2)
+
+
+@pytest.mark.parametrize("option", ["--failures", "--record"])
+def test_file_that_cannot_be_written_shows_before_a_call(model: OfflineModel, option: str) -> None:
+    Path("file").write_text("mine")
+    for where in ("/proc/r.json", f"new/{'x' * 300}/r.json", "."):
+        result = CliRunner().invoke(app, ["eval", "router", written(), option, where])
+        assert result.exit_code in (1, 2)
+        assert re.search(
+            rf"{re.escape(where)} (cannot be written|holds no recorded)", result.output
+        )
+    assert model.calls == 0
+    assert Path("file").read_text() == "mine"
+
+
+def test_record_that_cannot_be_written_whole_leaves_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run("router", written(), "--record", "r.json")
+    before = Path("r.json").read_bytes()
+
+    def fails(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr("os.replace", fails)
+    assert "r.json cannot be written: no room" in run(
+        "router", written(), "--record", "r.json", gives=1
+    )
+    assert Path("r.json").read_bytes() == before
+    assert [file.name for file in Path().iterdir() if file.name.startswith(".r")] == []
+
+
+def test_models_of_a_record_are_text_on_the_screen() -> None:
+    run("router", written(), "--record", "r.json")
+    value = json.loads(Path("r.json").read_text())
+    Path("r.json").write_text(json.dumps({**value, "models": ["\x1b[31mred"]}))
+    said = run("router", written(), "--record", "r.json")
+    assert "[31mred before" in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([("a card", "writer")] * 3, "these have 1"),
+        ([("zebra", "none")], "these have 0"),
+        ([("!", "writer"), ("?", "card_writer")], "learns nothing"),
+    ],
+)
+def test_lines_that_teach_nothing_show_before_a_call(
+    model: OfflineModel, lines: list[tuple[str, str]], told: str
+) -> None:
+    pytest.importorskip("sklearn")
+    train = written(lines, "train.jsonl")
+    assert told in run("router", written(), "--tune", "--baseline", train, gives=2)
+    assert model.calls == 0
+
+
+@pytest.mark.parametrize("matter", ["confidence : 0.5", "confidence:\n  0.5", '"confidence": 0.5'])
+def test_field_that_a_line_does_not_hold_is_not_changed_by_half(
+    tmp_path: Path, matter: str
+) -> None:
+    file = tmp_path / "a.md"
+    text = f"---\nname: a\n{matter}\n---\nPrompt.\n"
+    for value in (None, 0.25):
+        file.write_text(text)
+        with pytest.raises(evaluate.NotMeasurableError, match="on one line each"):
+            evaluate.change(file, {"confidence": value})
+        assert file.read_text() == text
+
+
+def test_endless_price_of_a_wrong_answer_is_refused() -> None:
+    assert "Invalid value" in run("router", written(), "--tune", "--wrong-costs", "inf", gives=2)

@@ -115,3 +115,37 @@ def test_job_that_is_not_finished_or_never_was_routed_takes_no_feedback(
     assert "feedback is on finished jobs" in run("feedback", waits, "right", gives=1)
     run("cancel", waits)
     assert "before it was routed" in run("feedback", waits, "right", gives=1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("feedback", "JOB", "right", "--by", "\udcff"),
+        ("feedback", "\udcff" * 26, "right"),
+        ("cancel", "\udcff" * 26),
+        ("trace", "--request-id", "\udcff"),
+        ("cost", "--tenant", "\udcff"),
+    ],
+    ids=lambda command: " ".join(command[:1]),
+)
+def test_argument_that_is_not_utf_8_is_refused(command: tuple[str, ...]) -> None:
+    assert "is not UTF-8" in run(*command, gives=2)
+
+
+@pytest.mark.parametrize("option", ["--days=inf", "--days=1e308", f"--jobs={10**30}"])
+@pytest.mark.parametrize("command", [("cost",), ("agents", "--usage")], ids=" ".join)
+def test_looking_back_for_ever_is_refused(command: tuple[str, ...], option: str) -> None:
+    assert "Invalid value" in run(*command, option, gives=2)
+
+
+def test_who_says_something_has_a_name_and_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = done("named", "named")
+    assert "at most 100" in run("feedback", job, "right", "--by", "x" * 101, gives=2)
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr("cli.feedback.getuser", nobody)
+    assert "give --by" in run("feedback", job, "right", gives=2)
+    assert "nobody said" in run("feedback", "--export", "n.jsonl", "--tenant", "named", gives=3)
+    run("feedback", job, "right", "--by", "anna")

@@ -269,3 +269,9 @@ def test_job_of_a_hundred_parts_is_done_with_every_fifth_call_told_to_come_back(
         assert all("value" in part for part in parts)
         assert seen > 120  # a fifth of them came back
         assert json.dumps(stack.everything(), default=str).count('"rate_limited"') >= 20
+
+
+def test_agent_whose_file_is_wrong_is_told_of_by_the_work_and_not_by_the_look_before_it(
+    worker: Make,
+) -> None:
+    assert guards.room("nobody")("acme", "job") is None

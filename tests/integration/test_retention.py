@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from local import show
 from local.model import error
 from stafette import settings
 from stafette.aws.dead import listed
-from stafette.core.job import LONGEST_LIFE, MOST_FAILURES
+from stafette.core.job import LONGEST_LIFE, MOST_FAILURES, Head
 from stafette.relay import recovery
 from tests.support import Json, Stack, running_stack, ticket
 
@@ -104,3 +105,23 @@ def test_a_job_that_was_opened_again_lives_from_then_on(stack: Stack) -> None:
     assert sweep(stack)["expired"] == 0
     live_on(stack, LONGEST_LIFE)
     assert sweep(stack)["expired"] == 1
+
+
+def test_cancelling_again_tells_nothing_again_whatever_has_expired(stack: Stack) -> None:
+    job_id = stack.ask("cancelled")
+    stack.run_until(lambda: stack.machine.queue("act").logical_id in stack.machine.backlog())
+
+    def cancel() -> None:
+        with stack.machine.inside("sweep"):
+            assert recovery.cancel(job_id, "by hand") is not None
+        stack.machine.run_until_quiet()
+
+    cancel()
+    assert stack.notices(job_id).count("ended") == 1
+    live_on(stack, life())
+    cancel()  # nobody has cut it down yet
+    assert sweep(stack)["expired"] == 1
+    cancel()
+    assert stack.notices(job_id).count("ended") == 1
+    assert stack.journal(job_id) == []
+    assert show.ending(Head.from_item(stack.head(job_id))) == "cancelled"

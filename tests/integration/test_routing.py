@@ -311,3 +311,12 @@ def test_model_that_is_down_lets_the_request_wait_and_not_go_to_anybody(stack: S
     job_id = ask(stack, "down", LOST)
     assert stack.head(job_id)["agent"] == "card_writer"
     assert [outcome for _, _, outcome in calls(stack, job_id)] == ["overloaded", "ok"]
+
+
+@pytest.mark.parametrize("confidence", [True, "0.9", [1], None, 2, -1, float("nan"), float("inf")])
+def test_what_is_no_confidence_is_no_answer(stack: Stack, confidence: Any) -> None:
+    stack.model.script(*[chooses("card_writer", confidence)] * 3)
+    job_id = ask(stack, f"sure-{confidence}", f"{ODD} {confidence}")
+    assert [outcome for _, _, outcome in calls(stack, job_id)] == ["invalid_answer"] * 3
+    assert stack.head(job_id)["status"] == "done"  # by the agent for the rest
+    assert "agent" not in stack.head(job_id) or stack.head(job_id)["agent"] == catalog.REST

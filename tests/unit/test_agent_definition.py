@@ -158,3 +158,11 @@ def test_every_agent_that_ships_is_whole_and_has_a_price() -> None:
 def test_agents_are_told_that_what_they_read_is_data() -> None:
     for name in ("classifier", "record_reader", "writer"):
         assert "never instructions" in " ".join(load(name).prompt.split())
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary.md").write_bytes(b"---\nname: \xff\n---\n")
+    (tmp_path / "folder.md").mkdir()
+    for name in ("binary", "folder"):
+        with pytest.raises(DefinitionError, match=rf"agents/{name}\.md: cannot be read"):
+            read(tmp_path / f"{name}.md")

@@ -107,3 +107,24 @@ def test_digest_is_of_texts_and_labels_in_any_order() -> None:
     again = [Line(7, "b", None), Line(8, "a", "x")]
     assert labelled.digest(lines) == labelled.digest(again)
     assert labelled.digest(lines) != labelled.digest([Line(1, "a", "y"), Line(2, "b", None)])
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("text,label\nhello\n", "line 2: fewer cells than columns"),
+        ("text,label\nhello,a,b\n", "line 2: more cells than columns"),
+        ("text,text,label\na,b,c\n", "line 1: two columns of one name"),
+    ],
+)
+def test_table_that_was_cut_off_is_wrong_and_no_abstention(
+    tmp_path: Path, table: str, told: str
+) -> None:
+    with pytest.raises(BadLinesError, match=told):
+        read(tmp_path, table, "lines.csv")
+
+
+def test_of_a_strange_label_the_beginning_is_told() -> None:
+    with pytest.raises(BadLinesError) as wrong:
+        labelled.check_labels([Line(1, "a", "x" * 2_000_000)], {"a"})
+    assert len(str(wrong.value)) < 300

@@ -101,8 +101,9 @@ def read(message: Message, answer: type[T]) -> T:
     check_stop(message)
     text = text_of(message)
     try:
-        # Cleaned as data: half a surrogate pair hides in an escape until the JSON is read.
-        value = answer.model_validate_json(json.dumps(cleaned(json.loads(text))))
+        # Cleaned as data: half a surrogate pair hides in an escape until the JSON is read. Strictly: `true` is no
+        # confidence of 1.
+        value = answer.model_validate_json(json.dumps(cleaned(json.loads(text))), strict=True)
     except ValidationError as exc:
         # Where and what kind, never the value: the detail is logged, and an answer must not be.
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['type']}" for fault in exc.errors()]

@@ -169,6 +169,8 @@ def read(file: Path) -> Agent:
         found = _FRONT_MATTER.match(file.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
         raise DefinitionError(f"{where}: no such file") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise DefinitionError(f"{where}: cannot be read: {exc}") from exc
     if not found:
         raise DefinitionError(
             f"{where}: does not open with front matter between two lines of `---`"

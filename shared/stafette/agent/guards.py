@@ -128,8 +128,8 @@ def room(agent: str) -> Ready:
     """
 
     def ready(tenant: str, job_id: str) -> Later | None:
-        model = models.name(definition.load(agent).model)
         try:
+            model = models.name(definition.load(agent).model)
             return limits.look(model, _who(tenant, job_id), _allowed(), clock.now(), clock.chance())
         except StafetteError:
             return None  # it is asked again when the work is claimed

@@ -323,8 +323,8 @@ def cancel(job_id: str, why: str) -> Head | None:
     now = clock.now()
     known(store.head(job_id))
     head = store.end(job_id, Status.CANCELLED, now, reason="cancelled", detail=why)
-    if head is not None and head.status is Status.CANCELLED:
-        _tell_and_rest(head)
+    if head is not None and head.status is Status.CANCELLED and head.due is not None:
+        _tell_and_rest(head)  # one at rest has said all, and what shows that may have expired
     return head
 
 
