@@ -64,10 +64,12 @@ class Stack:
     deployed: Deployed | None = None
 
     def aws_calls(self) -> int | None:
-        """How many AWS calls its functions have made so far; nobody counts them in a deployed one."""
+        """How many AWS calls its functions have made so far; nobody counts them in a deployed one, or in processes of
+        their own."""
         if self.endpoint is None:
             return None
-        return int(_get(f"{self.endpoint}/_stafette/calls")["total"])
+        total = _get(f"{self.endpoint}/_stafette/calls")["total"]
+        return None if total is None else int(total)
 
 
 def on_stack(command: Callable[..., R]) -> Callable[..., R]:

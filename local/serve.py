@@ -64,11 +64,15 @@ def application(machine: Machine, seen: Seen | None = None) -> Callable[..., Ite
 
 
 def counted(machine: Machine) -> dict[str, Any]:
-    """How often functions called AWS, by service and operation, and in all."""
+    """How often functions called AWS, by service and operation, and in all: None where nobody counts, with functions in
+    processes of their own."""
     counts: Counter[str] = Counter()
     for (_, service, operation), number in machine.call_counts.items():
         counts[f"{service}.{operation}"] += number
-    return {"aws": dict(sorted(counts.items())), "total": counts.total()}
+    return {
+        "aws": dict(sorted(counts.items())),
+        "total": None if machine.processes else counts.total(),
+    }
 
 
 @contextmanager

@@ -20,6 +20,8 @@ KEPT = 5
 # Seconds after which a call that was begun and not settled is not under way any more: no invocation is longer.
 _UNDER_WAY = 900.0
 _LONG = ("value", "ref", "detail")
+# Reasons under which a claim may end the work without a try at it.
+_NO_TRY = {"attempts_exhausted", "never_started"}
 
 Made = list[tuple[int, Call]]
 Asked = list[tuple[float, float]]
@@ -115,7 +117,8 @@ class _Reader:
         span = Span("stage", handoff, sent, ended, self._outcome() if won is None else "done")
         if ended is None and head.status.ended:
             span.ended = self._until
-        self._fill(span, known, tries, last - before)
+        gave_up = won is None and head.began is None and head.reason in _NO_TRY
+        self._fill(span, known, tries, last - before - gave_up)
         _add_calls(span, self._calls[handoff], self._now, before)
         return span
 
@@ -190,13 +193,16 @@ class _Reader:
             tries.append(Try(attempts, began, ended, reason))
         outcome = "done" if done else f"failed: {reason}" if reason else _open(item, self._now)
         span = Span("part", name, sent, ended, outcome)
-        self._fill(span, item, tries, attempts)
+        gave_up = began is None and reason in _NO_TRY
+        self._fill(span, item, tries, attempts - gave_up)
         _add_calls(span, made[name], self._now)
         return span
 
 
 def _slim(item: Item) -> Item:
-    """Without what may be long."""
+    """Without what may be long; a head is whole."""
+    if item["sk"] == "JOB":
+        return item
     return {name: value for name, value in item.items() if name not in _LONG}
 
 

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_function_is_thin(name: str) -> None:
 
 def test_every_folder_of_functions_is_in_the_template_and_the_other_way_round() -> None:
     declared = {function.name for function in TEMPLATE.functions.values()}
-    assert declared == set(FUNCTIONS)
+    assert declared == set(FUNCTIONS), "functions/ and template.yaml do not name the same"
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("events/*.json")), ids=lambda path: path.name)
@@ -97,3 +98,64 @@ def test_a_stage_knows_the_queues_of_the_functions_it_sends_to(name: str) -> Non
     function = next(f for f in TEMPLATE.functions.values() if f.name == name)
     missing = {to for to in sends(name) if f"QUEUE_{to.upper()}" not in function.variables}
     assert not missing, f"{name} in template.yaml lacks the queues of {missing}"
+
+
+@pytest.mark.parametrize("name", ["answer", "bury", "sweep"])
+def test_who_sends_work_again_knows_every_queue_of_work(name: str) -> None:
+    function = next(f for f in TEMPLATE.functions.values() if f.name == name)
+    work = {to for each in FUNCTIONS for to in sends(each)} | firsts()
+    missing = {f"QUEUE_{to.upper()}" for to in work} - function.variables.keys()
+    assert not missing, f"{name} in template.yaml lacks {missing}"
+
+
+def firsts() -> set[str]:
+    from flows.catalog import FLOWS
+
+    return {flow.first for flow in FLOWS.values()}
+
+
+def test_every_agent_that_a_function_names_has_a_file() -> None:
+    """`agent="..."` and `room("...")`: else a job learns of it, after minutes of tries."""
+    named = set()
+    for name in FUNCTIONS:
+        for node in ast.walk(ast.parse((ROOT / "functions" / name / "app.py").read_text())):
+            given: list[ast.expr] = []
+            if isinstance(node, ast.keyword) and node.arg == "agent":
+                given = [node.value]
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "room":
+                given = node.args
+            named |= {(name, each.value) for each in given if isinstance(each, ast.Constant)}
+    files = {path.stem for path in (ROOT / "shared" / "agents").glob("*.md")}
+    missing = {
+        f"functions/{name}: shared/agents/{agent}.md" for name, agent in named if agent not in files
+    }
+    assert named
+    assert not missing, f"no such file: {missing}"
+
+
+def test_what_a_stage_hands_on_is_what_the_next_one_takes() -> None:
+    """The function that `then` names takes what this one gives; and each is somebody's `then`, or the first."""
+    steps = {name: found for name in FUNCTIONS if (found := list(declared(name)))}
+    wrong = [
+        f"{name} gives {step['gives']} to {then}, which takes {[s['takes'] for s in steps[then]]}"
+        for name, found in steps.items()
+        for step in found
+        if (then := step.get("then")) in steps
+        and step["gives"] not in [each["takes"] for each in steps[then]]
+    ]
+    sent_to = {step.get("then") for found in steps.values() for step in found} | firsts()
+    wrong += [f"nobody's `then` is {name}" for name in steps if name not in sent_to | {"route"}]
+    assert not wrong
+
+
+def declared(name: str) -> Iterator[dict[str, str]]:
+    """What the decorators of a function's steps say in words: `takes`, `gives`, `then`."""
+    for node in ast.walk(ast.parse((ROOT / "functions" / name / "app.py").read_text())):
+        if isinstance(node, ast.Call):
+            said = {
+                str(each.arg): str(each.value.value)
+                for each in node.keywords
+                if isinstance(each.value, ast.Constant)
+            }
+            if {"takes", "gives"} <= said.keys():
+                yield said

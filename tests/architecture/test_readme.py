@@ -49,9 +49,18 @@ def test_a_proof_is_run_as_it_is_shown() -> None:
 
 
 def test_the_demo_runs_and_shows_the_way_of_a_ticket() -> None:
-    shown = run("make demo")
+    shown = run("COLUMNS=120 make demo")
     for word in ("classified", "enriching", "enriched", "drafted", "acted", "not a language model"):
         assert word in shown
+    for name in ("classify classifier", "enrich:00000 record_reader", "6 calls"):
+        assert figures(README, name) == figures(shown, name)
+
+
+def figures(text: str, begins: str) -> list[str]:
+    """What the first line that begins so says of tokens and cost; how long it took is of one run."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    line = next(line for line in lines if line.startswith(begins))
+    return re.findall(r"\$[\d.]+|(?<= )\d+(?!\S)(?! ms)", line)
 
 
 def test_the_demo_takes_any_text() -> None:

@@ -100,7 +100,7 @@ def nested(t: Json) -> None:
 
 
 def one_more_queue(t: Json) -> None:
-    t["Resources"]["CheckQueue"] = deepcopy(t["Resources"]["ActQueue"])
+    t["Resources"]["OneMoreQueue"] = deepcopy(t["Resources"]["ActQueue"])
 
 
 def dead_letters_elsewhere(t: Json) -> None:

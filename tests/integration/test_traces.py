@@ -184,8 +184,12 @@ def test_bug_shows_every_try(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("stafette.agent.model.send", bug)
     job_id = stack.ask("bug", 0)
     stack.machine.run_until_quiet(limit=20_000)
-    classify = of(traced(job_id), "classify")
+    told = traced(job_id)
+    classify = of(told, "classify")
     assert len(classify.children) == MOST_FAILURES
+    assert classify.attempt == MOST_FAILURES  # the claim that gave up is none
+    assert "no word" not in classify.about
+    assert (told.head.detail or "").startswith(f"{MOST_FAILURES} tries at classify")
     assert classify.about.count("ZeroDivisionError") == MOST_FAILURES
     assert classify.spent("wait") > 0
 

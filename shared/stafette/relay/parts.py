@@ -260,7 +260,7 @@ def _take_part(
         case Work():
             _work(function, work, head, standing, _run(head, standing, work, delivery))
         case GiveUp(reason):
-            end_part(work, reason, f"{standing.attempt} tries came to nothing")
+            end_part(work, reason, f"{standing.failures - 1} tries came to nothing")
         case Resend():
             count_part(work, ok=standing.done)
         case Again():

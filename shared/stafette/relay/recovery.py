@@ -144,7 +144,7 @@ def _bury_part(work: PartWork, delivery: Delivery) -> tuple[str, Return | None]:
             carry(work.job_id, (part_again(work, work.wake + 1, now, now),))
             return "bounced", None
         case Work() | GiveUp():
-            end_part(work, "attempts_exhausted", f"{standing.attempt} tries came to nothing")
+            end_part(work, "attempts_exhausted", f"{standing.failures - 1} tries came to nothing")
             return "attempts_exhausted", None
         case Resend():
             count_part(work, ok=standing.done)

@@ -272,7 +272,8 @@ def fail(run: Run, reason: str, detail: str, began: float | None = None) -> None
 def why_it_failed(head: Head) -> str:
     """What is known of the tries at the work that a job waits for."""
     last = store.last_failure(head.job_id, head.handoff or "")
-    tries = f"{head.attempt} tries at {head.handoff} came to nothing"
+    # The claim that gives up counts as one that may fail, but nothing is tried under it.
+    tries = f"{head.failures - 1} tries at {head.handoff} came to nothing"
     return (
         f"{tries}; the last: {last[0]}: {last[1].strip()[-200:]}"
         if last
